@@ -53,9 +53,9 @@ func (l *Limiter) Reserve(ctx context.Context, req limit.Request, ttl time.Durat
 }
 
 // Renew says what was used of a reservation so far, from 0 to [limit.MaxCount], and has it live for another ttl (0 = as
-// before). When its time is over that stays charged and the rest comes back. Whoever says what it will use before it does
-// overspends nothing in a crash. Used above what is reserved is charged at once, also above the limit; less than was said
-// before changes nothing.
+// before). When the ttl ends, used stays charged and the rest comes back. A caller that renews before it uses more cannot
+// overspend by a crash. A used above the reserved amount is charged at once, even above the limit; one below that of an
+// earlier Renew changes nothing.
 func (l *Limiter) Renew(ctx context.Context, id string, used int64, ttl time.Duration) (Reservation, error) {
 	r, err := l.reservations().Renew(ctx, id, used, ttl)
 	return shown(&r), err

@@ -103,7 +103,7 @@ func TestHoldNeverOver(t *testing.T) {
 	}
 }
 
-// What a Commit gives back serves those who wait at that moment, in their order, as far as it goes.
+// Tokens that a Commit gives back go to the waiters of that moment, in their order.
 func TestHoldServesWhoWaits(t *testing.T) {
 	for seed := range seeding.Draw(t, 30) {
 		synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ type lane struct {
 	// cause is why no coordinator has answered since; nil = one has, or it was not tried.
 	cause atomic.Pointer[error]
 
-	// mu is of the network's half. Whoever holds it may lock a lease's mu, and not the client's.
+	// mu is of the network's half. A goroutine that holds it may lock a lease's mu, and not the client's.
 	mu      sync.Mutex
 	agent   *agent.Agent
 	leases  map[uint32]*leasedLimit

@@ -79,7 +79,7 @@ func stream(r *http.Request) *refusal {
 	return nil
 }
 
-// framed looks at a body of chunks. Whoever stands in front of this proxy may have gone by the
+// framed looks at a body of chunks. A proxy in front of this one may have gone by the
 // Content-Length that came with it: RFC 9112, 6.3, has such a connection end at the least.
 func framed(r *http.Request) *refusal {
 	if len(r.TransferEncoding) != 1 || r.TransferEncoding[0] != "chunked" {

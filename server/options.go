@@ -85,7 +85,7 @@ type Options struct {
 	// gets limits from. The zero value is plain text without a token.
 	Peer Peer
 	// Insecure allows addresses that other machines reach without TLS and without a proof of
-	// who comes. Whoever reaches such a port can take every limit.
+	// who comes. Anybody who reaches such a port can take every limit.
 	Insecure bool
 
 	// ConfigPaths are limit files and folders of them, or one URL of a backend in which the

@@ -78,7 +78,7 @@ func (o *Options) listeners() []listener {
 	return list
 }
 
-// secured returns what is wrong with the security of the listeners. Whoever reaches a port without
+// secured returns what is wrong with the security of the listeners. Anybody who reaches a port without
 // any can take every limit, so an address that other machines reach has TLS and asks who comes,
 // unless the operator says otherwise.
 func (o *Options) secured() (errs []error) {

@@ -135,7 +135,7 @@ func TestSplitWaitsForController(t *testing.T) {
 	}
 }
 
-// Whoever waits is told once. In a line of random costs and bounds, with limits that
+// Each waiter is told once. In a line of random costs and bounds, with limits that
 // change, pauses, and windows of all pacings: those who are let go are so in their order and
 // in time, and as long as nothing changes who is not told at once is let go. Without
 // windows and changes, who is told at once is whom the sum of costs says.

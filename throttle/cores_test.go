@@ -10,7 +10,7 @@ import (
 	"github.com/stint-io/stint/throttle"
 )
 
-// cores are the processors of a server in virtual time. Whoever computes shares them evenly, as
+// cores are the processors of a server in virtual time. Running tasks share them evenly, as
 // with a scheduler of very short slices: n of them advance at min(1, cores/n) each.
 type cores struct {
 	n      int

@@ -94,7 +94,7 @@ func (u *rolling) begin(i int, binary string) {
 	cmd.Env = environment(u.t, nil)
 	u.nodes[i] = start(u.t, cmd)
 	u.addresses[i].Store(&u.nodes[i].http)
-	// Whoever replaces services one by one waits until each is ready: leases of a former coordinator may be in use.
+	// A rollout waits until each service is ready: leases of a former coordinator may be in use.
 	for ready := false; !ready; <-time.After(10 * time.Millisecond) {
 		resp, err := http.Get(u.nodes[i].admin + "/readyz")
 		if err != nil {
@@ -221,7 +221,7 @@ func (u *rolling) run(versions []string) (lent, left int64) {
 	if u.shared && few > 101 {
 		t.Errorf("%d of 100 a day were admitted", few)
 	}
-	// What was not admitted of the bucket of the leases is asked of all, until nobody has any.
+	// Take the rest of the leased bucket from all services until none has any.
 	lent = u.lent.Load()
 	for refused := 0; refused < 30; {
 		status, body := u.take(refused%3, `"shared":"x"`, 100)

@@ -85,7 +85,7 @@ func (m *machine) received(now time.Duration, r Record, out *output) {
 		return
 	}
 	if m.outdated {
-		// Whoever comes to a record that was lost waits for a TTL: the term goes on, and so does its record.
+		// A member that finds the record lost waits for a TTL: the term goes on, and so does its record.
 		m.term.renew = now
 		return
 	}

@@ -61,7 +61,7 @@ func TestReasonsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Whoever reads the tallies may stop after any of them.
+// A reader of the tallies may stop after any of them.
 func TestTalliesUntilOneStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")

@@ -50,7 +50,7 @@ limits:
 	}
 }
 
-// Whoever is banned has nothing left, and no delay, though the limit itself has room.
+// A banned key has nothing left, and no delay, though the limit itself has room.
 func TestBannedHasNothingLeft(t *testing.T) {
 	b := newBench(t, `
 limits:

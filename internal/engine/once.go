@@ -56,8 +56,8 @@ func (o *once) counters(st store.Store) (store.Counters, error) {
 	return c, nil
 }
 
-// identify sets the identity of q: a hash of the idempotency key of q and of all that makes it the same request, so that
-// another request with the same key is another one. It is made of the attributes as they came, since those that are derived from them change.
+// identify sets the identity of q: a hash of its idempotency key and of all that makes it the same request, so that another
+// request with the same key is another one. It hashes the attributes as they came, since those derived from them change.
 func (q *Query) identify() error {
 	q.identity = ""
 	if q.IdempotencyKey == "" {

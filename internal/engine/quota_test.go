@@ -249,7 +249,7 @@ func TestCountAdmitted(t *testing.T) {
 			}
 		}
 	}
-	// What a refused request does not take is near no limit, also where others have come near.
+	// A refused request takes nothing, so it brings no limit near its end, even if others have.
 	near := func() (n uint64) {
 		for tally := range counts.Tallies() {
 			n += tally.NearLimit

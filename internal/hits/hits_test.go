@@ -230,7 +230,7 @@ func TestOwnLimits(t *testing.T) {
 	}
 }
 
-// What is reserved is counted as what is taken, and a question is not.
+// A reservation counts as a take. A peek does not count.
 func TestReserved(t *testing.T) {
 	b := newBench(t, "domain: edge\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 20}}]")
 	list := []engine.Descriptor{{Attributes: []limit.Attribute{{Name: "k", Value: "v"}}}}

@@ -297,8 +297,8 @@ func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 	})
 }
 
-// Refund gives back n of what the key used, at most what it used. What is reserved is not used yet: it comes back by
-// itself.
+// Refund gives back n of what the key used, at most what it used. Reserved tokens are not used yet: they come back by
+// themselves.
 func (k *Keys) Refund(ctx context.Context, key Key, n int64, by Change) (State, error) {
 	if err := amount(n); err != nil {
 		return State{}, err

@@ -76,8 +76,8 @@ func (k *Keys) elsewhere(ctx context.Context, action string, key Key, by Change,
 	return s
 }
 
-// Here makes a change that another member was asked for, of this member's counter alone. Whoever was asked has
-// seen to it that it is made once.
+// Here makes a change that another member was asked for, of this member's counter alone. The member that
+// was asked makes sure that it is made once.
 func (k *Keys) Here(ctx context.Context, c Remote) (State, error) {
 	alone := *k
 	alone.opts.Others = nil

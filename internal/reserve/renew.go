@@ -10,8 +10,8 @@ import (
 )
 
 // Renew says what was used of a reservation so far, and has it live for another ttl from now (0 = as long as it was
-// made for). When its time is over, what was used stays charged and the rest comes back. Whoever says so before it uses
-// what it says loses nothing when it crashes: at most that last piece was not used. Used above what is reserved is
+// made for). When the ttl ends, used stays charged and the rest comes back. A caller that renews before it uses more loses
+// nothing by a crash, except that its last piece may be charged and not used. Used above what is reserved is
 // charged at once, whether it fits or not, and the reservation holds that from then on (Extended).
 //
 // Less than an earlier renewal has said changes nothing: it is one that was late on its way. So does the same again,

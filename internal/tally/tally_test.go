@@ -162,7 +162,7 @@ func TestFollow(t *testing.T) {
 	count(1)
 }
 
-// Somebody is told once of a limit that never applies for want of its key, and of none that has applied.
+// A limit that never applies because its key is missing is reported once; one that has applied is not.
 func TestUnkeyed(t *testing.T) {
 	var told []string
 	c := open(t, tally.Options{Unkeyed: func(l *rules.Limit, why string) { told = append(told, l.Name+": "+why) }}, "limits: [{name: a, key: [user], rate: 1/s}, {name: b, key: [ip], rate: 1/s}]")

@@ -204,7 +204,7 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// A request's span has its status, and is an error from 500 on alone. Whoever the caller does not sample has none, and is
+// A request's span has its status, and is an error from 500 on alone. A request that its caller does not sample has none, and is
 // answered the same.
 func TestHTTP(t *testing.T) {
 	q, world := world(&kept{}, nil)

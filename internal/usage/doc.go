@@ -2,7 +2,7 @@
 // that nothing is counted twice and nothing is lost but what the package says.
 //
 // A [Meter] counts in tables of one hour. Each table has an origin, a random number that no other table has,
-// and what it reports is the whole of what it has counted so far. Whoever keeps the reports takes the larger of
+// and what it reports is the whole of what it has counted so far. A collector of the reports takes the larger of
 // what it has and what it is told for each origin ([store.Records.Raise]), and adds origins up. A report that
 // comes twice, late or out of order therefore changes nothing.
 //

@@ -212,7 +212,7 @@ func TestExactlyOnce(t *testing.T) {
 	}
 }
 
-// careless are records that take marks before they are safe, as those in a file do. What is not safe is lost at a crash.
+// careless are records that take marks before they are safe, as those in a file do. A crash loses the marks that are not safe yet.
 type careless struct {
 	store.Records
 	rnd   *rand.Rand

@@ -28,8 +28,8 @@ type Pool struct {
 // Room is how many tokens there can be in the pool.
 func (p *Pool) Room() fixed.Amount { return p.Burst - p.Reserved }
 
-// Spare is how much burst can be lent, in whole tokens. What is reserved is not spare: if it
-// were lent, as many tokens in the pool would no longer fit and be dropped.
+// Spare is how much burst can be lent, in whole tokens. Reserved burst cannot be lent: as many tokens in the pool would
+// no longer fit and be dropped.
 func (p *Pool) Spare() fixed.Amount { return max(0, p.Room()) / fixed.Token * fixed.Token }
 
 // Refill brings the level up to now. A clock that steps back adds nothing.
