@@ -302,6 +302,7 @@ func TestMembersOfOtherVersions(t *testing.T) {
 		}
 	}
 
+	await(t, "the last line of its start", func() bool { return strings.Contains(s.log.String(), "msg=ready") })
 	lines := strings.Count(s.log.String(), "\n")
 	for range 100 {
 		if err := s.conn.Invoke(t.Context(), "/stint.member.v1.Members/Usage", &memberpb.UsageQuery{}, &memberpb.UsagePage{}); status.Code(err) != codes.Unimplemented {

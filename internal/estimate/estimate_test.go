@@ -278,7 +278,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	p := each / 900
-	likely := func(n float64) int64 { return int64(n*each + math.Sqrt(n*p*(1-p))*900) }
+	likely := func(n float64) int64 { return int64(n*each + 3*math.Sqrt(n*p*(1-p))*900) }
 	if open("x", likely(100)*9/10) || !open("x", likely(100)*11/10) {
 		t.Errorf("what 100 are likely to owe is about %d", likely(100))
 	}

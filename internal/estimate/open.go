@@ -36,8 +36,13 @@ func (d debt) plus(o debt, times float64) debt {
 	return debt{d.mean + times*o.mean, d.variance + times*o.variance}
 }
 
-// likely is the mean and one standard deviation.
-func (d debt) likely() float64 { return d.mean + math.Sqrt(max(d.variance, 0)) }
+// deviations is the number of standard deviations above its mean that a debt may reach and still be covered. With 1, 100
+// streams overspent their budget by more than 1 % in 6 of 150 draws, with 3 in 1 of 150 (sim/budgets), at the same use. A
+// larger number makes the end of a budget, in which requests reserve all that they declare, begin earlier.
+const deviations = 3
+
+// likely is the mean plus deviations standard deviations.
+func (d debt) likely() float64 { return d.mean + deviations*math.Sqrt(max(d.variance, 0)) }
 
 // owing is one open reservation.
 type owing struct {
