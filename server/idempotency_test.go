@@ -23,7 +23,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	c := stintpb.NewLimitsClient(s.conn)
 	for seed := range seeding.Draw(t, 1) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		sent, used := map[string]bool{}, int64(0)
+		sent, used, repeats := map[string]bool{}, int64(0), 0
 		for range 200 {
 			key, user, cost := fmt.Sprint("key ", r.IntN(30)), fmt.Sprint(r.IntN(2)), 1+r.Int64N(2)
 			what := fmt.Sprint(key, user, cost)
@@ -45,13 +45,24 @@ func TestIdempotencyKeys(t *testing.T) {
 			if repeated != sent[what] {
 				t.Fatalf("seed %d: %s: repeated %v, want %v", seed, what, repeated, sent[what])
 			}
-			if !sent[what] {
-				sent[what] = true
-				used += cost
+			if sent[what] {
+				repeats++
+				continue
 			}
+			sent[what] = true
+			used += cost
 		}
 		if left := s.remaining(`{}`); left != 100000-used {
 			t.Errorf("seed %d: %d left, want %d", seed, left, 100000-used)
+		}
+		page := s.do(http.MethodGet, s.admin+"/metrics", "").body
+		for _, line := range []string{
+			fmt.Sprintf("\nstint_repeated_takes_total %d\n", repeats),
+			fmt.Sprintf("\nstint_decisions_total{limit=\"day\",outcome=\"allowed\",reason=\"\"} %d\n", len(sent)),
+		} {
+			if !strings.Contains(page, line) {
+				t.Errorf("seed %d: the metrics do not have %q", seed, line)
+			}
 		}
 	}
 }

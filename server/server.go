@@ -329,7 +329,7 @@ func (s *Server) figures() admin.Figures {
 	f.Bans, f.Queues, f.Shares = s.bans.Tallies(), s.engine.QueueTallies(), s.engine.ShareTallies()
 	id := s.config.identity.Figures()
 	f.Identity = admin.Identity{Tokens: id.Tokens, KeysGood: id.KeysGood, Databases: id.Databases}
-	f.Unlimited, f.Purposes = s.tallies.Unlimited(), map[string]string{}
+	f.Unlimited, f.Repeated, f.Purposes = s.tallies.Unlimited(), s.tallies.Repeated(), map[string]string{}
 	for _, l := range s.engine.Set().Limits() {
 		if l.Purpose != "" {
 			f.Purposes[l.Name] = l.Purpose

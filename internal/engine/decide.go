@@ -85,7 +85,7 @@ func (e *Engine) decide(ctx context.Context, s *snapshot, q *Query) error {
 	if q.set = s.set; q.Decision.Allowed {
 		q.findWithout()
 	}
-	if !q.Peek && !q.Decision.Repeated {
+	if !q.Peek {
 		for _, o := range e.deciding {
 			o.Decided(q)
 		}

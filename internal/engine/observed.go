@@ -14,9 +14,9 @@ type DecisionObserver interface {
 	// Follow is told of a configuration before it decides the first request. Requests that have begun are decided by the
 	// one before.
 	Follow(set *rules.Set)
-	// Decided is told of a query that was decided. One that only asks, one that repeats a request by its idempotency key,
-	// and one whose answer is an error, are not told. Decided neither changes q nor keeps what q points to; the request
-	// waits until it returns.
+	// Decided is told of a query that was decided, unless it only asks or its answer is an error. One that repeats an earlier
+	// request by its idempotency key (q.Decision.Repeated) has taken nothing. Decided neither changes q nor keeps what q
+	// points to; the request waits until it returns.
 	Decided(q *Query)
 }
 

@@ -76,6 +76,7 @@ func TestChargedOnce(t *testing.T) {
 			at  int64
 		}
 		var before []sent
+		sentAgain := uint64(0)
 		for step := range 40 {
 			req := limit.Request{
 				Attributes: []limit.Attribute{{Name: "user", Value: fmt.Sprint(r.IntN(2))}, {Name: "team", Value: string(rune('a' + r.IntN(2)))}},
@@ -114,6 +115,7 @@ func TestChargedOnce(t *testing.T) {
 					continue
 				}
 				repeats++
+				sentAgain++
 				again := b.req
 				again.Attributes = slices.Clone(again.Attributes)
 				slices.Reverse(again.Attributes)
@@ -147,6 +149,9 @@ func TestChargedOnce(t *testing.T) {
 		}
 		if got, want := talliesOf(counts[0]), talliesOf(counts[1]); got != want {
 			t.Fatalf("seed %d: counted were\n%s, without requests that are sent again\n%s\n%s", seed, got, want, text)
+		}
+		if got, none := counts[0].Repeated(), counts[1].Repeated(); got != sentAgain || none != 0 {
+			t.Fatalf("seed %d: %d and %d repeats were counted, want %d and 0", seed, got, none, sentAgain)
 		}
 	}
 	if repeats < 100 {

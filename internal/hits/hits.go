@@ -81,6 +81,9 @@ func other(domain string) string { return clean(domain + ".other") }
 
 // Decided implements [engine.DecisionObserver].
 func (t *Table) Decided(q *engine.Query) {
+	if q.Decision.Repeated {
+		return
+	}
 	for i := range q.Decision.Results {
 		h := q.HitOf(i)
 		if q.Decision.Results[i].StoreFailed || h.Limit != nil && !counts(h.Limit) {

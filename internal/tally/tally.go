@@ -33,6 +33,7 @@ type Table struct {
 	limits    engine.Limits[counter]
 	requests  counter // limits that come with requests
 	unlimited unlimitedCounter
+	repeated  atomic.Uint64
 }
 
 var _ engine.DecisionObserver = (*Table)(nil)
@@ -47,6 +48,10 @@ func (t *Table) Follow(set *rules.Set) {
 
 // Decided implements [engine.DecisionObserver].
 func (t *Table) Decided(q *engine.Query) {
+	if q.Decision.Repeated {
+		t.repeated.Add(1)
+		return
+	}
 	for _, w := range q.Without() {
 		t.without(q, &w)
 	}
@@ -118,6 +123,9 @@ func (t *Table) Unlimited() []uint64 {
 	n := t.unlimited.read()
 	return n[:]
 }
+
+// Repeated is how many requests repeated one by its idempotency key, and took nothing. They are in no other count.
+func (t *Table) Repeated() uint64 { return t.repeated.Load() }
 
 // CountUnlimited counts a request that was admitted without the engine, for a reason that concerns no limit in particular.
 func (t *Table) CountUnlimited(why engine.Unlimited) { t.unlimited.count(why) }

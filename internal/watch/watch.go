@@ -62,6 +62,9 @@ func (w *Watch) Follow(set *rules.Set) {
 
 // Decided implements [engine.DecisionObserver].
 func (w *Watch) Decided(q *engine.Query) {
+	if q.Decision.Repeated {
+		return
+	}
 	for i := range q.Decision.Results {
 		r, h := &q.Decision.Results[i], q.HitOf(i)
 		if h.Limit == nil || r.Reason == limit.ReasonMissing { // it has no key

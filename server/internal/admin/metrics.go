@@ -38,6 +38,7 @@ type Figures struct {
 	Queues    []waitqueue.Tally
 	Shares    []engine.ShareTally
 	Unlimited []uint64          // by engine.Unlimited
+	Repeated  uint64            // takes
 	Purposes  map[string]string // of the limits that have one
 
 	Security Security
@@ -77,7 +78,7 @@ type Collector struct {
 	build, limits                           *prometheus.Desc
 	reloadOK, reloadTime, reloads, loadErrs *prometheus.Desc
 	keys, bytes, maxBytes, overflowed       *prometheus.Desc
-	rls, rlsShadowed, nearLimit             *prometheus.Desc
+	rls, rlsShadowed, nearLimit, repeated   *prometheus.Desc
 	shared                                  sharedDescs
 	leases                                  leaseDescs
 	security                                securityDescs
@@ -100,6 +101,7 @@ func NewCollector(tallies func() iter.Seq[tally.Tally], figures func() Figures) 
 		decisions:   desc("decisions_total", "What each limit answered: allowed, refused, tagged when it lets requests over it through with a mark, or shadow_refused when it is not enforced, with the reason.", "limit", "outcome", "reason"),
 		soft:        desc("soft_exceeded_total", "Requests admitted above the soft threshold of a limit.", "limit"),
 		unlimited:   desc("unlimited_total", "Requests that were admitted without the limit: missing_key, condition_failed, store_failed, or no_coordinator. Without a limit's name: no_match, unknown_domain, or no_service.", "limit", "reason"),
+		repeated:    desc("repeated_takes_total", "Takes that repeated an admitted one by its idempotency key, and were charged nothing. They are in no other count."),
 		despite:     desc("condition_errors_total", "Requests to which the limit applied because its condition could not be evaluated.", "limit"),
 		build:       desc("build_info", "Always 1; the label has the version.", "version"),
 		limits:      desc("config_limits", "Limits in the configuration in force."),
@@ -169,7 +171,7 @@ func newLeaseDescs(desc func(name, help string, labels ...string) *prometheus.De
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.decisions, c.soft, c.unlimited, c.despite, c.build, c.limits, c.reloadOK, c.reloadTime, c.reloads, c.loadErrs,
-		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit,
+		c.keys, c.bytes, c.maxBytes, c.overflowed, c.rls, c.rlsShadowed, c.nearLimit, c.repeated,
 	} {
 		ch <- d
 	}
@@ -202,6 +204,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	to.count(c.rls, f.RLSOverLimit, "OVER_LIMIT")
 	to.count(c.rls, f.RLSErrors, "error")
 	to.count(c.rlsShadowed, f.RLSShadowed)
+	to.count(c.repeated, f.Repeated)
 	if f.Shared != nil {
 		c.shared.collect(to, f.Shared, f.NotReturned)
 	}
