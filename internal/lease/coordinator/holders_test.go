@@ -47,6 +47,31 @@ func TestRecoveryEndsWithTheLastHolder(t *testing.T) {
 	}
 }
 
+// TestClaimingEnds when every holder has claimed, and was sent a lease of this coordinator for what it claimed.
+func TestClaimingEnds(t *testing.T) {
+	d := newDesk(t, hundred)
+	annas, berts, cleos := d.elect()
+	for i, m := range []lease.Member{anna, bert, cleo} {
+		if !d.c.Claiming(d.now) {
+			t.Fatalf("%d of 3 have claimed, and no claim is awaited", i)
+		}
+		claim := []lease.Demand{annas, berts, cleos}[i]
+		granted := slices.ContainsFunc(d.c.Step(d.now, &lease.Report{
+			Member: m, Epoch: 1, Number: 1, Stamp: time.Duration(d.now), Complete: true, Demands: []lease.Demand{claim},
+		}), func(g lease.Grant) bool { return len(g.Shares) > 0 && g.Shares[0].Lease != 0 })
+		if granted {
+			t.Fatalf("%s is granted a lease before a round", m.Instance)
+		}
+	}
+	if d.c.Recovering(d.now) || !d.c.Claiming(d.now) {
+		t.Errorf("all have claimed: recovering %v, claims that are not answered yet %v", d.c.Recovering(d.now), d.c.Claiming(d.now))
+	}
+	d.pass(100 * time.Millisecond)
+	if d.c.Claiming(d.now) {
+		t.Error("all were granted what they claimed, and claims are awaited")
+	}
+}
+
 // TestRecoveryWaits for each holder whose leases are not known for sure.
 func TestRecoveryWaits(t *testing.T) {
 	for name, last := range map[string]func(d *desk, cleos lease.Demand){

@@ -132,8 +132,21 @@ func (c *Coordinator) Recovering(now limit.Time) bool {
 	return now < c.recoverUntil && (c.expected.Unknown || c.expected.Sessions() > 0)
 }
 
-// Claimable reports whether instances that a record names may still claim leases of a former coordinator.
-func (c *Coordinator) Claimable(now limit.Time) bool { return c.Recovering(now) && !c.expected.Unknown }
+// Claiming reports whether instances that a record names may still claim leases of a former coordinator, or have claimed
+// some and were not yet sent the leases that take their place.
+func (c *Coordinator) Claiming(now limit.Time) bool {
+	if c.Recovering(now) && !c.expected.Unknown {
+		return true
+	}
+	for _, s := range c.sessions {
+		for _, a := range s.accounts {
+			if a.Lease == 0 && a.Held() != (lease.Capacity{}) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // recovering says whether leases of a limit may be in use that a former coordinator granted
 // and that are not claimed yet.

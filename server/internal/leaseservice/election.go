@@ -245,15 +245,15 @@ func (s *Service) Settled() bool { return int64(s.now()) >= s.membership.settled
 
 // Drain has the coordinator lend nothing more, or lend again. It is for a member of a cluster that is about to hand over:
 // what comes back meanwhile is the successor's. First it waits until the instances that held leases of the leader before this
-// one have claimed them, since a coordinator accepts claims to leases of its direct predecessor alone; and in the end until
-// no grant waits for a record.
+// one have claimed them and got new ones, since a coordinator accepts claims to leases of its direct predecessor alone; and in
+// the end until no grant waits for a record.
 func (s *Service) Drain(ctx context.Context, on bool) {
 	drain := func(now limit.Time) { s.feed(now, nil, coordinator.Drain{On: on}) }
 	if !on || s.membership == nil || !s.lends() {
 		s.inLoop(ctx, drain)
 		return
 	}
-	s.await(ctx, func(now limit.Time) bool { return !s.loop.coordinator.Claimable(now) })
+	s.await(ctx, func(now limit.Time) bool { return !s.loop.coordinator.Claiming(now) })
 	s.inLoop(ctx, drain)
 	s.await(ctx, func(limit.Time) bool { return len(s.membership.blocked) == 0 })
 }
