@@ -36,6 +36,7 @@ type quota struct {
 	lookAt     limit.Time   // when a change that has to wait is due; 0 = none
 	repays     fixed.Amount // per second, of what was spent above the lease
 	former     []exposure
+	lacks      fixed.Amount // tokens that the lease would be below 0 after a change
 	indebted   bool         // more was spent above the lease than twice the least size
 	refilled   fixed.Amount // by changes since the report
 	abandoned  bool
@@ -149,6 +150,11 @@ func (p *part) mostDebt() fixed.Amount {
 // of the rate by 1/128 is worth another change.
 const reserveWithin = 8
 
+// reservePart bounds the part of the rate that is kept back for that. Not more: eight tokens are a fifth of what
+// five requests per second bring in 8 s. Not less: leases follow the demands of all, by about a hundredth at each
+// report, and an assignment that is not below its lease has to follow each time.
+const reservePart = 80
+
 // repayWithin is how long paying back takes: a report interval of Envoy.
 const repayWithin = 5
 
@@ -197,8 +203,9 @@ func (q *quota) next(now limit.Time) (s strategy, rate fixed.Amount, ok bool) {
 		reserve = least
 	}
 	size := min(max(least, level-reserve), allowed.Burst)
+	q.lacks = max(0, size-most)
 	if most-size < reserve {
-		allowed.Rate -= reserve / reserveWithin
+		allowed.Rate -= min(least/reserveWithin, allowed.Rate/reservePart)
 	}
 	s = bucketOf(allowed.Rate, size.Floor(), q.current)
 	return s, min(s.rate(), allowed.Rate), true
@@ -311,6 +318,8 @@ func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
 		return false
 	case above == 2, above == 1 && (reported || now >= q.aboveSince.Add(trimWithin)):
 		return true
+	case rate > q.rate && rate-q.rate < q.lacks/reserveWithin:
+		return false // until the lease has the tokens, which the lower rate leaves in it
 	case !q.denied && q.demand.known && q.rate.Float() >= q.demand.asked:
 		// It has what it needs, and more is for a rise that may come.
 		if reported && rate > q.rate+q.rate/4 {
@@ -324,7 +333,7 @@ func (q *quota) differs(now limit.Time, s strategy, rate fixed.Amount) bool {
 	case reported && rate < q.rate-q.rate/8: // something is to be paid back
 		return true
 	}
-	return reported && s.MaxTokens >= worthSize*q.current.MaxTokens
+	return reported && s.MaxTokens >= worthSize*q.current.MaxTokens && q.lacks == 0
 }
 
 // put notes down what is sent. It returns false when the leases end too soon for an assignment.

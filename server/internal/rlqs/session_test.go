@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/lease"
+	"github.com/stint-io/stint/limit"
 )
 
 // TestAbandon: a bucket whose load is gone is abandoned at the first whole interval without requests, if others need the
@@ -166,5 +168,39 @@ func TestFirstReportOfAStream(t *testing.T) {
 	}
 	if len(envoys) > 0 {
 		t.Errorf("%d Envoys did not report on a new stream", len(envoys))
+	}
+}
+
+// TestChangeWaitsForTokens: an assignment that fills Envoy's bucket with tokens that the lease does not have waits for
+// them, unless its higher rate brings as many soon.
+func TestChangeWaitsForTokens(t *testing.T) {
+	const now = limit.Time(time.Hour)
+	for _, c := range []struct {
+		what          string
+		rate, size    int64
+		lacks         int64
+		worth, atOnce bool
+	}{
+		{"a little more, which the lease has", 102, 8, 0, true, false},
+		{"a little more, which it does not have", 102, 8, 20, false, false},
+		{"more, which it has", 110, 8, 0, true, true},
+		{"more, which it does not have", 110, 8, 100, false, false},
+		{"much more, which it does not have", 150, 8, 100, true, true},
+		{"a larger bucket, which it has", 100, 20, 0, true, false},
+		{"a larger bucket, which it does not have", 100, 20, 1, false, false},
+	} {
+		of := lease.Capacity{Rate: fixed.Whole(200), Burst: fixed.Whole(100)}
+		q := &quota{current: bucketOf(fixed.Whole(100), 8, strategy{}), rate: fixed.Whole(100), ends: now.Add(TTL), denied: true, lacks: fixed.Whole(c.lacks)}
+		q.parts = []*part{{of: q, held: of, ceiling: of}}
+		for _, reported := range []bool{true, false} {
+			want := c.atOnce
+			if q.heard = now.Add(-time.Second); reported {
+				q.heard, want = now, c.worth
+			}
+			s := bucketOf(fixed.Whole(c.rate), c.size, q.current)
+			if got := q.differs(now, s, s.rate()); got != want {
+				t.Errorf("%s, at a report: %v: worth a change: %v, want %v", c.what, reported, got, want)
+			}
+		}
 	}
 }
