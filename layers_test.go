@@ -33,7 +33,7 @@ store < store/storetest;
 store, github.com/google/btree < internal/records;
 
 # Counters and records that outlive the process, in a file.
-store/memory, internal/records, go.etcd.io/bbolt < store/durable;
+store/memory, internal/records, github.com/google/btree, go.etcd.io/bbolt < store/durable;
 # What was done to counters, as the engine tells it.
 store < internal/observe < internal/engine, internal/usage, internal/crossings, server;
 # Which keys crossed a threshold, once per window. It sends nothing.

@@ -3,15 +3,13 @@ package durable
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -44,6 +42,8 @@ type Options struct {
 	Memory memory.Options
 	// Logger gets what operators should read; nil = nothing.
 	Logger *slog.Logger
+
+	disk disk // nil = that of the system
 }
 
 // Store is a [store.Store] whose long windows outlive the process. It is safe for concurrent use. Open makes
@@ -51,7 +51,6 @@ type Options struct {
 type Store struct {
 	*memory.Store
 	opts Options
-	db   *bolt.DB
 
 	mu       sync.RWMutex // held while counters are bound, and read while they are noted
 	counters map[string]*counters
@@ -72,11 +71,13 @@ var (
 // counters are durable counters. They are those of the store in memory, which a charge refers to.
 type counters struct {
 	store.Counters
-	id     string
-	policy limit.Policy // changed with the writer's lock held
-	noted  notes
+	id    string
+	noted notes
 
-	journal atomic.Int64 // about how many bytes its journal has
+	// What the file is to have: changed with the writer's lock held.
+	policy  limit.Policy
+	text    string // policy as JSON
+	rewrite bool   // the states in the file are of a policy under which they mean something else
 }
 
 // Open opens the file, makes it if there is none, and returns a store with what it says. The error says what
@@ -97,17 +98,23 @@ func Open(o Options) (*Store, error) {
 	if o.Path == "" || o.Bound < 50*time.Millisecond || o.Long < 0 {
 		return nil, errors.New("durable: want a path, a bound of at least 50ms and windows that are not negative")
 	}
-	db, written, err := openFile(o.Path, o.Wait)
+	if o.disk == nil {
+		o.disk = systemDisk{}
+	}
+	s := &Store{opts: o, counters: make(map[string]*counters)}
+	s.records = newRecords(s, o.Memory.Now)
+	f, err := openFile(&s.opts, func(table string, key []byte, e entry) {
+		s.records.changed.put(table, string(key), entry{bytes.Clone(e.value), e.until})
+	})
 	if err != nil {
 		return nil, err
 	}
-	if ahead := time.Until(written); ahead > time.Second {
+	s.records.rebase(f.handle, f.tables)
+	if ahead := time.Until(time.Unix(0, f.written)); ahead > time.Second {
 		o.Logger.Warn("the file was written in the future: the clock was set back, and windows that it has begun count until they end",
 			"file", o.Path, "ahead", ahead.Round(time.Second))
 	}
-	s := &Store{opts: o, db: db, counters: make(map[string]*counters)}
-	s.records = newRecords(s, o.Memory.Now)
-	s.writer.init(s)
+	s.writer.init(s, f)
 	inMemory := o.Memory
 	if inMemory.Now == nil {
 		inMemory.Now = s.writer.now
@@ -148,19 +155,12 @@ func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 	if known != nil && known.policy == spec.Policy {
 		return known.Counters, nil
 	}
+	text, err := json.Marshal(spec.Policy)
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
-	var c store.Counters
-	n := 0
-	err := guarded(func() (err error) {
-		return s.db.View(func(tx *bolt.Tx) error {
-			from, each, err := savedStates(tx, spec)
-			if err != nil {
-				return err
-			}
-			c, n, err = s.Store.Restore(spec, from, each)
-			return err
-		})
-	})
+	c, from, n, err := s.restore(spec)
 	if err != nil {
 		return nil, fmt.Errorf("durable: the states of %q in %s: %w", spec.ID, s.opts.Path, err)
 	}
@@ -172,43 +172,26 @@ func (s *Store) Bind(spec store.Spec) (store.Counters, error) {
 		known.noted.init()
 		s.counters[spec.ID] = known
 	}
-	known.policy = spec.Policy
+	// The file keeps the states under the former policy until the next batch.
+	known.policy, known.text = spec.Policy, string(text)
+	known.rewrite = known.rewrite || !sameStates(from, spec.Policy)
 	c.(*memory.Counters).SetTag(known)
-	return c, s.rewrite(known)
+	return c, nil
 }
 
-// rewrite brings the states in the file under the policy of counters whose states in memory are. The
-// writer's lock is held, so that states of two policies are never together.
-func (s *Store) rewrite(c *counters) error {
-	err := s.update(func(tx *bolt.Tx) error {
-		b, err := tx.Bucket(countersBucket).CreateBucketIfNotExists([]byte(c.id))
-		if err != nil {
-			return err
+// restore binds counters with the states that the file has of them. It returns the policy of those, which is that of
+// spec if there are none, and how many it has restored.
+func (s *Store) restore(spec store.Spec) (c store.Counters, from limit.Policy, n int, err error) {
+	from = spec.Policy
+	var each func(put func(key, state []byte) error) error
+	if one := s.writer.file.limits[spec.ID]; one != nil {
+		if err := json.Unmarshal([]byte(one.policy), &from); err != nil {
+			return nil, from, 0, fmt.Errorf("the policy of its states cannot be read: %w", err)
 		}
-		from, ok, err := readPolicy(b)
-		if err != nil {
-			return err
-		}
-		c.journal.Store(journalBytes(b))
-		if ok && from == c.policy {
-			return nil
-		}
-		if !ok || !sameStates(from, c.policy) {
-			if err := s.rewriteStates(b, c); err != nil {
-				return err
-			}
-		}
-		return writePolicy(b, c.policy)
-	})
-	if err != nil {
-		return fmt.Errorf("durable: the states of %q in %s cannot be written: %w", c.id, s.opts.Path, err)
+		each = func(put func(key, state []byte) error) error { return one.eachState(s.writer.file.handle, put) }
 	}
-	return nil
-}
-
-// update is a transaction that writes, whose panics are errors.
-func (s *Store) update(f func(*bolt.Tx) error) error {
-	return guarded(func() error { return s.db.Update(f) })
+	c, n, err = s.Store.Restore(spec, from, each)
+	return c, from, n, err
 }
 
 // sameStates reports whether a state means the same under both policies.
@@ -221,37 +204,6 @@ func sameStates(a, b limit.Policy) bool {
 		a.Rate.Count, a.CountRefused, a.Rounding = b.Rate.Count, b.CountRefused, b.Rounding
 	}
 	return a == b
-}
-
-// rewriteStates writes the state that each key of the file has in memory.
-func (s *Store) rewriteStates(b *bolt.Bucket, c *counters) error {
-	var keys []string
-	if err := eachState(b, func(key, _ []byte) error { keys = append(keys, string(key)); return nil }); err != nil {
-		return err
-	}
-	for _, name := range [][]byte{statesKey, journalKey} {
-		if err := b.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
-			return err
-		}
-	}
-	if len(keys) == 0 {
-		return nil
-	}
-	return s.writeJournal(b, c, keys)
-}
-
-// savedStates returns the policy of the states that the file has of a limit, and a function that goes through
-// them; nil = there are none.
-func savedStates(tx *bolt.Tx, spec store.Spec) (from limit.Policy, each func(func(key, state []byte) error) error, err error) {
-	b := tx.Bucket(countersBucket).Bucket([]byte(spec.ID))
-	if b == nil {
-		return spec.Policy, nil, nil
-	}
-	from, ok, err := readPolicy(b)
-	if err != nil || !ok {
-		return spec.Policy, nil, err
-	}
-	return from, func(put func(key, state []byte) error) error { return eachState(b, put) }, nil
 }
 
 // Unbind writes what has changed and forgets the counters. The file keeps their states until they end, so
@@ -345,24 +297,18 @@ func (s *Store) keyInFile(c store.Counters, id string) (found []byte, err error)
 	if err := s.writer.flush(); err != nil {
 		return nil, unavailable(err)
 	}
-	err = guarded(func() error {
-		return s.db.View(func(tx *bolt.Tx) error {
-			b := tx.Bucket(countersBucket).Bucket([]byte(bound.id))
-			if b == nil {
-				return nil
-			}
-			return eachState(b, func(key, _ []byte) error {
-				if s.Store.BanID(c, key) == id {
-					found = bytes.Clone(key)
-				}
-				return nil
-			})
-		})
-	})
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
+	keys, err := s.writer.file.keys(bound.id)
 	if err != nil {
 		return nil, fmt.Errorf("durable: %s cannot be read: %w", s.opts.Path, err)
 	}
-	return found, nil
+	for _, key := range keys {
+		if s.Store.BanID(c, []byte(key)) == id {
+			return []byte(key), nil
+		}
+	}
+	return nil, nil
 }
 
 // keep notes the keys of charges and waits for the disk as the bound asks for. It returns an error, which wraps
@@ -452,13 +398,30 @@ func (s *Store) Run(ctx context.Context) error { return s.writer.run(ctx) }
 // Close writes what has changed and closes the file. Run must have returned.
 func (s *Store) Close() error {
 	err := s.writer.flush()
-	return errors.Join(err, s.db.Close(), s.Store.Close())
+	return errors.Join(err, s.writer.close(), s.Store.Close())
+}
+
+// Snapshot writes a copy of the file to w, as of one moment, while the store goes on. The copy is a file
+// that Open takes. What was counted in the last moments may not be in it; see [Store.Flush].
+func (s *Store) Snapshot(w io.Writer) error {
+	s.writer.mu.Lock()
+	size := s.writer.file.size
+	h, err := s.opts.disk.open(s.opts.Path) // it may be written anew meanwhile
+	s.writer.mu.Unlock()
+	if err == nil {
+		_, err = io.Copy(w, io.NewSectionReader(h, 0, size))
+		err = errors.Join(err, h.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("durable: the snapshot failed: %w", err)
+	}
+	return nil
 }
 
 // Stats describe the file.
 type Stats struct {
 	Bytes     int64         // the size of the file
-	Writes    uint64        // transactions
+	Writes    uint64        // batches
 	Failures  uint64        // of these
 	Behind    time.Duration // how long ago the last write began that has succeeded
 	Waits     uint64        // Takes that have waited for the disk

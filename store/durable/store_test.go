@@ -5,11 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,7 +69,7 @@ func (w *world) open() {
 // crash ends the process: what is not in the file is lost.
 func (w *world) crash() {
 	w.Helper()
-	if err := w.store.db.Close(); err != nil {
+	if err := w.store.writer.close(); err != nil {
 		w.Fatal(err)
 	}
 	w.open()
@@ -150,7 +149,7 @@ func TestWalk(t *testing.T) {
 	if v := w.peek(c, "acme"); v.Remaining != 10 {
 		t.Errorf("%+v", v)
 	}
-	if err := w.store.writer.prune(); err != nil {
+	if err := w.store.writer.compact(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// A limit that is taken out and put back goes on where it was.
@@ -208,8 +207,9 @@ func drawCharge(r *rand.Rand, c store.Counters) store.Charge {
 }
 
 // Whatever is taken, given back and reset, under whatever policies: after a write and a crash, or an end and a start, and
-// whether the journals were folded meanwhile or not, every key stands as it stood, also when the policy has changed meanwhile. That includes charges that did not fit and
-// count all the same, of requests that were admitted and of those that were refused.
+// whether the file was written anew meanwhile or not, every key stands as it stood, also when the policy has changed
+// meanwhile. That includes charges that did not fit and count all the same, of requests that were admitted and of those
+// that were refused.
 func TestHistories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -255,8 +255,7 @@ func TestHistories(t *testing.T) {
 				policies[i], counters[i] = next, w.bind(fmt.Sprint(seed, " ", i), next)
 			}
 			if r.IntN(3) == 0 {
-				w.flush()
-				w.fold()
+				w.compact()
 			}
 			before := w.standing(counters)
 			if r.IntN(2) == 0 {
@@ -275,16 +274,11 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// fold puts the journals of all limits into their trees, as when they have become long.
-func (w *world) fold() {
+// compact writes the file anew, as when it has become long.
+func (w *world) compact() {
 	w.Helper()
-	w.store.mu.RLock()
-	all := slices.Collect(maps.Values(w.store.counters))
-	w.store.mu.RUnlock()
-	for _, c := range all {
-		if err := w.store.writer.foldOne(w.Context(), c); err != nil {
-			w.Fatal(err)
-		}
+	if err := w.store.writer.compact(w.Context()); err != nil {
+		w.Fatal(err)
 	}
 }
 
@@ -308,7 +302,7 @@ func TestRecords(t *testing.T) {
 		case 0:
 			w.crash()
 		case 1:
-			if err := w.store.writer.prune(); err != nil {
+			if err := w.store.writer.compact(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -337,6 +331,7 @@ func TestBadFiles(t *testing.T) {
 	refused("a folder", t.TempDir(), "no regular file")
 	refused("no folder", filepath.Join(t.TempDir(), "none", "x"), "make the folder")
 	var snapshot bytes.Buffer
+	w.compact()
 	if err := w.store.Snapshot(&snapshot); err != nil {
 		t.Fatal(err)
 	}
@@ -348,17 +343,9 @@ func TestBadFiles(t *testing.T) {
 		return path
 	}
 	refused("text", file([]byte(strings.Repeat("no database\n", 1000))), "damaged")
-	refused("half", file(snapshot.Bytes()[:4096]), "damaged")
-	at := bytes.Index(snapshot.Bytes(), append([]byte("format"), make([]byte, 7)...))
+	refused("half", file(snapshot.Bytes()[:snapshot.Len()/2]), "damaged")
 	newer := bytes.Clone(snapshot.Bytes())
-	for i := range newer {
-		if bytes.HasPrefix(newer[i:], append([]byte("format"), make([]byte, 7)...)) {
-			newer[i+len("format")+7] = formatVersion + 1
-		}
-	}
-	if at < 0 {
-		t.Fatal("the format is not in the file as it should be")
-	}
+	newer[len(magic)] = formatVersion + 1
 	refused("newer", file(newer), "newer version")
 	// The snapshot itself is a file with everything.
 	s, err := Open(Options{Path: file(snapshot.Bytes()), Memory: memory.Options{Now: w.now}})
@@ -376,57 +363,119 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// However a file is damaged, it is opened or refused with an error; nothing crashes.
+// damaged returns b with a part cut off, a part zeroed, or some bits flipped.
+func damaged(r *rand.Rand, b []byte) []byte {
+	bad := bytes.Clone(b)
+	switch r.IntN(3) {
+	case 0:
+		bad = bad[:1+r.IntN(len(bad)-1)]
+	case 1:
+		from := r.IntN(len(bad))
+		clear(bad[from:min(from+64, len(bad))])
+	default:
+		for range 1 + r.IntN(20) {
+			bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
+		}
+	}
+	return bad
+}
+
+// However a file is damaged, it is refused with an error, or has what it had after one of its writes: with nothing but the
+// snapshot, as after an end in order, and with writes behind it. Only what has hit the last write may look like a crash.
 func TestDamage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	w := newWorld(t)
-	c := w.bind("month", monthly)
-	for i := range 300 {
-		w.take(c, fmt.Sprint("customer", i), 3)
-	}
-	if _, _, err := w.store.Records().Swap(t.Context(), "t", "k", nil, []byte("v"), 0); err != nil {
-		t.Fatal(err)
-	}
-	w.flush()
-	var snapshot bytes.Buffer
-	if err := w.store.Snapshot(&snapshot); err != nil {
-		t.Fatal(err)
-	}
-	r := rand.New(rand.NewPCG(14, 7))
-	dir := t.TempDir()
-	refused := 0
-	for n := range 300 {
-		path := filepath.Join(dir, fmt.Sprint(n)) // one that faults keeps its lock until the process ends
-		bad := bytes.Clone(snapshot.Bytes())
-		switch r.IntN(3) {
-		case 0:
-			bad = bad[:r.IntN(len(bad))]
-		case 1:
-			clear(bad[r.IntN(len(bad)-64):][:64])
-		default:
-			for range 1 + r.IntN(20) {
-				bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
-			}
+	for seed := range seeding.Draw(t, 3) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		w := newWorld(t)
+		c := w.bind("month", monthly)
+		for i := range 300 {
+			w.take(c, fmt.Sprint("customer", i), 3)
 		}
-		if err := os.WriteFile(path, bad, 0o600); err != nil {
+		if _, _, err := w.store.Records().Swap(t.Context(), "t", "k", nil, []byte("0"), 0); err != nil {
 			t.Fatal(err)
 		}
-		s, err := Open(Options{Path: path, Memory: memory.Options{Now: w.now}})
-		if err == nil {
-			if _, err = s.Bind(store.Spec{ID: "month", Policy: monthly}); err == nil {
-				_, err = s.Records().Range(t.Context(), "t", "", "", 10)
+		w.compact()
+		var states []string // after the snapshot, and after each write
+		var ends []int      // of the file then
+		for n := range 1 + r.IntN(5) {
+			if n > 0 {
+				for range 1 + r.IntN(5) {
+					w.take(c, fmt.Sprint("customer", r.IntN(300)), 1)
+				}
+				old, now := fmt.Append(nil, n-1), fmt.Append(nil, n)
+				if ok, _, err := w.store.Records().Swap(t.Context(), "t", "k", old, now, 0); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				w.flush()
 			}
-			_ = guarded(s.Close)
+			state, err := w.look(w.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			states, ends = append(states, state), append(ends, int(w.store.FileStats().Bytes))
 		}
-		if err != nil {
-			refused++
+		var file bytes.Buffer
+		if err := w.store.Snapshot(&file); err != nil {
+			t.Fatal(err)
+		}
+		if file.Len() != ends[len(ends)-1] {
+			t.Fatalf("a copy of %d bytes, want %d", file.Len(), ends[len(ends)-1])
+		}
+		path := filepath.Join(t.TempDir(), "damaged")
+		for n := range 200 {
+			bad := damaged(r, file.Bytes())
+			if bytes.Equal(bad, file.Bytes()) {
+				continue
+			}
+			if err := os.WriteFile(path, bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// The first byte that is not as it was, and the write that it is in.
+			first := 0
+			for first < len(bad) && bad[first] == file.Bytes()[first] {
+				first++
+			}
+			hit := sort.SearchInts(ends, first+1)
+			s, err := Open(Options{Path: path, Memory: memory.Options{Now: w.now}})
+			state := ""
+			if err == nil {
+				state, err = w.look(s)
+				if closed := s.Close(); closed != nil {
+					t.Errorf("seed %d, %d: %v", seed, n, closed)
+				}
+			}
+			cut := len(bad) < file.Len()
+			switch {
+			case err != nil && hit > 0 && (cut || hit == len(ends)-1):
+				t.Errorf("seed %d, %d: refused, as the write %d of %d is not whole: %v", seed, n, hit, len(ends)-1, err)
+			case err == nil && (hit == 0 || !cut && hit < len(ends)-1):
+				t.Errorf("seed %d, %d: byte %d of %v is not as it was (cut %v), and that is not noticed", seed, n, first, ends, cut)
+			case err == nil && state != states[hit-1]:
+				t.Errorf("seed %d, %d: it has\n%s\nwant what it had after write %d:\n%s", seed, n, state, hit-1, states[hit-1])
+			}
 		}
 	}
-	if refused < 100 {
-		t.Errorf("%d of 300 damaged files were noticed", refused)
+}
+
+// look returns what a store has of the counts and the records of TestDamage.
+func (w *world) look(s *Store) (string, error) {
+	c, err := s.Bind(store.Spec{ID: "month", Policy: monthly})
+	if err != nil {
+		return "", err
 	}
+	var b strings.Builder
+	for i := range 300 {
+		charges := []store.Charge{{Counters: c, Key: fmt.Append(nil, "customer", i)}}
+		if _, err := s.Peek(w.Context(), charges); err != nil {
+			return "", err
+		}
+		fmt.Fprint(&b, charges[0].Verdict.Remaining, " ")
+	}
+	list, err := s.Records().Range(w.Context(), "t", "", "", 10)
+	fmt.Fprintf(&b, "%s", list)
+	return b.String(), err
 }
 
 // With Sync a Take returns when its count is in the file, however many there are at a time; without it, when
@@ -470,7 +519,7 @@ func TestSync(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Close(); err != nil { // as a crash
+	if err := s.writer.close(); err != nil { // as a crash
 		t.Fatal(err)
 	}
 	if s, err = Open(Options{Path: path}); err != nil {

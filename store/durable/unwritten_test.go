@@ -35,7 +35,7 @@ func TestUnwritten(t *testing.T) {
 		}
 		return quota - look[0].Verdict.Remaining
 	}
-	if err := s.db.Close(); err != nil { // writes fail from here on
+	if err := s.writer.close(); err != nil { // writes fail from here on
 		t.Fatal(err)
 	}
 	for i, step := range []struct {

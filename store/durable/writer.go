@@ -1,21 +1,15 @@
 package durable
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"hash/maphash"
-	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
-	"github.com/stint-io/stint/store/memory"
 )
 
 // A bound is divided: a write begins twice in it, and Takes wait from four fifths on, so that one that
@@ -23,7 +17,8 @@ import (
 const (
 	writesInBound = 2
 	waitFrom      = 0.8
-	pruneEvery    = time.Hour
+	compactEvery  = time.Hour // what has ended leaves the file
+	keptBuffer    = 8 << 20   // of a batch, so that the next one needs no other
 )
 
 // writer writes what has changed. Its intervals are numbered: what is noted in one is on the disk when
@@ -38,9 +33,13 @@ type writer struct {
 	running  atomic.Bool
 	kick     chan struct{}
 	waits    atomic.Uint64
+	bytes    atomic.Int64 // the length of the file
 
-	mu    sync.Mutex // held while a transaction is prepared and written
-	began time.Time  // of the interval that is collected; guarded by mu
+	mu    sync.Mutex // held while a batch is prepared and written; guards the next fields
+	file  *file
+	batch []byte    // the buffer of the last batch
+	began time.Time // of the interval that is collected
+	retry int64     // the length of the file at which a compaction that failed is tried again
 
 	done struct {
 		sync.Mutex
@@ -53,8 +52,9 @@ type writer struct {
 	}
 }
 
-func (w *writer) init(s *Store) {
-	w.store = s
+func (w *writer) init(s *Store, f *file) {
+	w.store, w.file = s, f
+	w.bytes.Store(f.size)
 	w.interval.Store(1)
 	w.kick = make(chan struct{}, 1)
 	w.done.changed = make(chan struct{})
@@ -136,42 +136,92 @@ func (w *writer) run(ctx context.Context) error {
 	defer w.running.Store(false)
 	tick := time.NewTicker(w.store.opts.Bound / writesInBound)
 	defer tick.Stop()
-	prune := time.NewTicker(pruneEvery)
-	defer prune.Stop()
-	for {
+	hour := time.NewTicker(compactEvery)
+	defer hour.Stop()
+	compacting := false
+	compacted := make(chan struct{}, 1)
+	for due := false; ; {
+		if due && !compacting {
+			due, compacting = false, true
+			go func() {
+				w.compactAndSay(ctx)
+				compacted <- struct{}{}
+			}()
+		}
 		select {
 		case <-ctx.Done():
+			if compacting {
+				<-compacted
+			}
 			w.running.Store(false) // those who come now write themselves
 			return w.flush()
-		case <-prune.C:
-			if err := w.prune(); err != nil {
-				w.store.opts.Logger.Error("counts that have ended stay in the file", "file", w.store.opts.Path, "error", err)
-			}
+		case <-hour.C:
+			due = true
+			continue
+		case <-compacted:
+			compacting = false
 			continue
 		case <-tick.C:
 		case <-w.kick:
 		}
-		if err := w.flush(); err == nil { // a failure is logged and counted
-			w.fold(ctx)
-		}
+		// A failure is logged and counted.
+		due = w.flush() == nil && w.grown() || due
 	}
+}
+
+// compactAndSay writes the file anew, and logs that it failed.
+func (w *writer) compactAndSay(ctx context.Context) {
+	err := w.compact(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.retry = 0
+	if err != nil {
+		w.retry = w.file.size + leastGrown
+		w.store.opts.Logger.Error("the file grows: it cannot be written anew", "file", w.store.opts.Path, "error", err)
+	}
+}
+
+// grown reports whether the file should be written anew.
+func (w *writer) grown() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.file.grown() && w.file.size >= w.retry
 }
 
 // flush writes what was noted before.
 func (w *writer) flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.flushLocked(false)
+}
+
+// flushLocked is flush with w.mu held. With freeze, records are frozen for a compaction at the moment whose states are
+// written.
+func (w *writer) flushLocked(freeze bool) error {
 	began := time.Now()
 	interval := w.interval.Add(1) - 1
-	changes := w.collect()
-	err := changes.unread
-	if err == nil {
-		err = guarded(func() error { return w.write(changes) })
+	changes, err := w.collect(freeze)
+	wrote := err == nil && len(changes.buf) > 0
+	if wrote {
+		changes.commit(began)
+		err = w.file.append(changes.buf)
+		w.bytes.Store(w.file.size)
+	}
+	w.store.records.saved(err == nil)
+	if err != nil {
+		changes.giveBack()
+		if freeze {
+			w.store.records.thaw()
+		}
+	} else {
+		changes.saved()
+	}
+	if w.batch = nil; cap(changes.buf) <= keptBuffer {
+		w.batch = changes.buf[:0]
 	}
 	w.done.Lock()
 	defer w.done.Unlock()
 	if err != nil {
-		changes.giveBack()
 		w.done.failures++
 		if w.done.err == nil {
 			w.store.opts.Logger.Error("counts cannot be written: they are lost if the process ends", "file", w.store.opts.Path, "error", err)
@@ -183,7 +233,7 @@ func (w *writer) flush() error {
 		w.done.written, w.done.at = interval, w.began
 		w.began = began
 		w.allow(began)
-		if !changes.empty() {
+		if wrote {
 			w.done.writes++
 		}
 	}
@@ -193,39 +243,80 @@ func (w *writer) flush() error {
 	return err
 }
 
-// changes are what one transaction writes.
+// changes are what one batch writes.
 type changes struct {
+	frames
 	counters []*counters
-	keys     [][]string // of each of counters
-	states   [][]byte   // of the keys, as entries of their journals
-	unread   error      // why there are none
-	records  map[string]map[string]entry
-	store    *Store
+	keys     [][]string // that were noted of each of counters
 }
 
-func (c *changes) empty() bool { return len(c.counters) == 0 && len(c.records) == 0 }
-
-func (w *writer) collect() *changes {
+// collect takes what was noted. It returns an error, and changes to give back, if the file cannot be read.
+func (w *writer) collect(freeze bool) (*changes, error) {
 	s := w.store
-	c := &changes{store: s}
+	w.file.tried++
+	c := &changes{frames: frames{buf: w.batch, number: w.file.tried}}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	// The keys that the file has are read before whole is held, as nothing may wait for the disk with that.
+	var failed error
+	all := make(map[*counters][]string)
+	for _, one := range s.counters {
+		if !one.rewrite {
+			continue
+		}
+		keys, err := w.file.keys(one.id)
+		if err != nil {
+			failed = fmt.Errorf("the states of %q: %w", one.id, err)
+		}
+		all[one] = keys
+	}
 	s.whole.Lock()
 	defer s.whole.Unlock()
 	for _, one := range s.counters {
-		if keys := one.noted.take(); len(keys) > 0 {
+		keys := one.noted.take()
+		if len(keys) > 0 || one.rewrite {
 			c.counters, c.keys = append(c.counters, one), append(c.keys, keys)
 		}
-	}
-	for i, one := range c.counters {
-		states, err := s.states(one, c.keys[i])
-		if err != nil {
-			c.unread = err
+		known := w.file.limits[one.id]
+		if known == nil && len(keys) == 0 || failed != nil {
+			continue
 		}
-		c.states = append(c.states, states)
+		if known == nil || known.policy != one.text || one.rewrite {
+			c.policy(one.id, one.rewrite, []byte(one.text))
+		}
+		if failed = s.appendStates(c, one, union(keys, all[one])); failed != nil {
+			failed = fmt.Errorf("the states of %q: %w", one.id, failed)
+		}
 	}
-	c.records = s.records.take()
-	return c
+	s.records.take(&c.frames, freeze)
+	return c, failed
+}
+
+// union returns the strings of both, each once.
+func union(a, b []string) []string {
+	if len(b) == 0 {
+		return a
+	}
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// appendStates appends the states that keys have in memory.
+func (s *Store) appendStates(to *changes, c *counters, keys []string) error {
+	var state []byte
+	var err error
+	for i := 0; i < len(keys); {
+		to.beginNamed(frameStates, c.id)
+		for ; i < len(keys) && !to.long(statesFrame); i++ {
+			if state, err = s.Store.Export(c.Counters, []byte(keys[i]), state[:0]); err != nil {
+				return err
+			}
+			to.buf = appendState(to.buf, keys[i], state)
+		}
+		to.end()
+	}
+	return nil
 }
 
 // giveBack notes again what could not be written.
@@ -235,99 +326,20 @@ func (c *changes) giveBack() {
 			one.noted.add([]byte(key))
 		}
 	}
-	c.store.records.giveBack()
 }
 
-func (w *writer) write(c *changes) error {
-	if c.empty() {
-		return nil
+// saved says that the file has the states of the counters under their policies.
+func (c *changes) saved() {
+	for _, one := range c.counters {
+		one.rewrite = false
 	}
-	s := w.store
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		for i, one := range c.counters {
-			b := tx.Bucket(countersBucket).Bucket([]byte(one.id))
-			if b == nil {
-				return fmt.Errorf("the file has no place for %q", one.id)
-			}
-			if err := appendJournal(b, one, c.states[i]); err != nil {
-				return err
-			}
-		}
-		if err := writeRecords(tx, c.records); err != nil {
-			return err
-		}
-		return tx.Bucket(metaBucket).Put(writtenKey, binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano())))
-	})
-	if err == nil {
-		s.records.written()
-	}
-	return err
 }
 
-// pruned bounds what one transaction removes, so that counts wait for milliseconds.
-const pruned = 10_000
-
-// prune removes what has ended from the file.
-func (w *writer) prune() error {
-	for more := true; more; {
-		w.mu.Lock()
-		err := guarded(func() (err error) {
-			return w.store.db.Update(func(tx *bolt.Tx) error { more, err = w.pruneSome(tx); return err })
-		})
-		w.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *writer) pruneSome(tx *bolt.Tx) (more bool, err error) {
-	now := limit.At(time.Now())
-	if w.store.opts.Memory.Now != nil {
-		now = w.store.opts.Memory.Now()
-	}
-	left := pruned
-	root := tx.Bucket(countersBucket)
-	err = root.ForEachBucket(func(id []byte) error {
-		b := root.Bucket(id)
-		p, ok, err := readPolicy(b)
-		states := b.Bucket(statesKey)
-		if err != nil || !ok || states == nil {
-			return err
-		}
-		left, err = removeIf(states, left, func(state []byte) bool { return memory.Ended(p, state, now) })
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	root = tx.Bucket(recordsBucket)
-	err = root.ForEachBucket(func(table []byte) error {
-		left, err = removeIf(root.Bucket(table), left, func(value []byte) bool {
-			e, ok := readEntry(value)
-			return ok && e.ended(now)
-		})
-		return err
-	})
-	return left == 0, err
-}
-
-// removeIf removes at most left entries and returns how many more it might have.
-func removeIf(b *bolt.Bucket, left int, ended func(value []byte) bool) (int, error) {
-	var keys [][]byte
-	c := b.Cursor()
-	for key, value := c.First(); key != nil && len(keys) < left; key, value = c.Next() {
-		if ended(value) {
-			keys = append(keys, bytes.Clone(key))
-		}
-	}
-	for _, key := range keys {
-		if err := b.Delete(key); err != nil {
-			return left, err
-		}
-	}
-	return left - len(keys), nil
+// close closes the file. Nothing is written after it.
+func (w *writer) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.file.close()
 }
 
 func (w *writer) stats() Stats {
@@ -343,82 +355,6 @@ func (w *writer) stats() Stats {
 	if w.done.err != nil {
 		st.LastError = w.done.err.Error()
 	}
-	if info, err := os.Stat(w.store.opts.Path); err == nil {
-		st.Bytes = info.Size()
-	}
+	st.Bytes = w.bytes.Load()
 	return st
-}
-
-// notes are the keys of one limit whose states have changed since they were written. A key that is noted
-// again before its set is taken costs a look at recent.
-type notes struct {
-	seed   maphash.Seed
-	recent atomic.Pointer[[]atomic.Uint64] // hashes of keys that were noted, mixed with the number of their set
-	shards [16]noteShard
-}
-
-type noteShard struct {
-	mu   sync.Mutex
-	keys map[string]struct{}
-	// set is the number of keys. It is not the writer's interval: between the end of an interval and the moment when
-	// its keys are taken, a key of the next interval gets into the set of the one before, and must be noted again.
-	set atomic.Uint64
-}
-
-// A limit begins with leastRecent places, which are doubled while it has more keys in one interval than a quarter
-// of them, up to mostRecent: a megabyte for a limit of which a hundred thousand keys change in a second.
-const (
-	leastRecent = 1 << 10
-	mostRecent  = 1 << 17
-)
-
-func (n *notes) init() {
-	n.seed = maphash.MakeSeed()
-	n.makeRoom(leastRecent)
-}
-
-func (n *notes) makeRoom(places int) {
-	recent := make([]atomic.Uint64, places)
-	n.recent.Store(&recent)
-}
-
-// add notes a key whose state has changed before.
-func (n *notes) add(key []byte) {
-	h := maphash.Bytes(n.seed, key)
-	sh := &n.shards[h>>60]
-	recent := *n.recent.Load()
-	place := &recent[h&uint64(len(recent)-1)]
-	if place.Load() == mark(h, sh.set.Load()) {
-		return // it is in the set, and its state is read after that is taken
-	}
-	sh.mu.Lock()
-	set := sh.set.Load()
-	if sh.keys == nil {
-		sh.keys = make(map[string]struct{})
-	}
-	sh.keys[string(key)] = struct{}{}
-	sh.mu.Unlock()
-	place.Store(mark(h, set))
-}
-
-func mark(hash, set uint64) uint64 { return hash ^ (set+1)*0x9E3779B97F4A7C15 }
-
-// take returns the keys and forgets them. The interval has ended before.
-func (n *notes) take() []string {
-	var keys []string
-	for i := range n.shards {
-		sh := &n.shards[i]
-		sh.mu.Lock()
-		taken := sh.keys
-		sh.keys = nil
-		sh.set.Add(1)
-		sh.mu.Unlock()
-		for key := range taken {
-			keys = append(keys, key)
-		}
-	}
-	if places := len(*n.recent.Load()); len(keys) > places/4 && places < mostRecent {
-		n.makeRoom(2 * places)
-	}
-	return keys
 }

@@ -56,10 +56,10 @@ func (s *Store) Restore(spec store.Spec, from limit.Policy, each func(put func(k
 	if err := from.Validate(); err != nil {
 		return c, 0, fmt.Errorf("memory: the policy of the states of %q: %w", spec.ID, err)
 	}
-	restore := t.restorer(from)
+	restore, ended := t.restorer(from), endedUnder(from)
 	now := s.time(s.since())
 	err = each(func(key, state []byte) error {
-		if Ended(from, state, now) {
+		if ended(state, now) {
 			return nil
 		}
 		h := c.hash(key)
@@ -133,22 +133,33 @@ func (t *lockedTable[S]) restorer(from limit.Policy) func(uint64, []byte) error 
 
 // Ended reports whether a state that was exported under a policy is as good as new at now. One that cannot be
 // read is not.
-func Ended(p limit.Policy, state []byte, now limit.Time) bool {
+func Ended(p limit.Policy, state []byte, now limit.Time) bool { return endedUnder(p)(state, now) }
+
+// endedUnder is Ended for many states under one policy.
+func endedUnder(p limit.Policy) func(state []byte, now limit.Time) bool {
 	switch a := arithmeticOf(p).(type) {
 	case *limit.FixedCounter:
-		var s limit.FixedState
-		return readState(state, &s) == nil && a.Fresh(s, now)
+		return func(state []byte, now limit.Time) bool {
+			var s limit.FixedState
+			return readState(state, &s) == nil && a.Fresh(s, now)
+		}
 	case *limit.SlidingCounter:
-		var s limit.SlidingState
-		return readState(state, &s) == nil && a.Fresh(s, now)
+		return func(state []byte, now limit.Time) bool {
+			var s limit.SlidingState
+			return readState(state, &s) == nil && a.Fresh(s, now)
+		}
 	case *limit.RisingCounter:
-		var s limit.SlidingState
-		return readState(state, &s) == nil && a.Fresh(s, now)
+		return func(state []byte, now limit.Time) bool {
+			var s limit.SlidingState
+			return readState(state, &s) == nil && a.Fresh(s, now)
+		}
 	case *limit.Bucket:
-		var s limit.BucketState
-		return readState(state, &s) == nil && a.Fresh(s, now)
+		return func(state []byte, now limit.Time) bool {
+			var s limit.BucketState
+			return readState(state, &s) == nil && a.Fresh(s, now)
+		}
 	}
-	return false
+	return func([]byte, limit.Time) bool { return false }
 }
 
 // arithmeticOf returns the arithmetic of a persistable policy, as tables of it have.

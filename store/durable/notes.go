@@ -1,0 +1,81 @@
+package durable
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// notes are the keys of one limit whose states have changed since they were written. A key that is noted
+// again before its set is taken costs a look at recent.
+type notes struct {
+	seed   maphash.Seed
+	recent atomic.Pointer[[]atomic.Uint64] // hashes of keys that were noted, mixed with the number of their set
+	shards [16]noteShard
+}
+
+type noteShard struct {
+	mu   sync.Mutex
+	keys map[string]struct{}
+	// set is the number of keys. It is not the writer's interval: between the end of an interval and the moment when
+	// its keys are taken, a key of the next interval gets into the set of the one before, and must be noted again.
+	set atomic.Uint64
+}
+
+// A limit begins with leastRecent places, which are doubled while it has more keys in one interval than a quarter
+// of them, up to mostRecent: a megabyte for a limit of which a hundred thousand keys change in a second.
+const (
+	leastRecent = 1 << 10
+	mostRecent  = 1 << 17
+)
+
+func (n *notes) init() {
+	n.seed = maphash.MakeSeed()
+	n.makeRoom(leastRecent)
+}
+
+func (n *notes) makeRoom(places int) {
+	recent := make([]atomic.Uint64, places)
+	n.recent.Store(&recent)
+}
+
+// add notes a key whose state has changed before.
+func (n *notes) add(key []byte) {
+	h := maphash.Bytes(n.seed, key)
+	sh := &n.shards[h>>60]
+	recent := *n.recent.Load()
+	place := &recent[h&uint64(len(recent)-1)]
+	if place.Load() == mark(h, sh.set.Load()) {
+		return // it is in the set, and its state is read after that is taken
+	}
+	sh.mu.Lock()
+	set := sh.set.Load()
+	if sh.keys == nil {
+		sh.keys = make(map[string]struct{})
+	}
+	sh.keys[string(key)] = struct{}{}
+	sh.mu.Unlock()
+	place.Store(mark(h, set))
+}
+
+func mark(hash, set uint64) uint64 { return hash ^ (set+1)*0x9E3779B97F4A7C15 }
+
+// take returns the keys and forgets them. The interval has ended before.
+func (n *notes) take() []string {
+	var keys []string
+	for i := range n.shards {
+		sh := &n.shards[i]
+		sh.mu.Lock()
+		taken := sh.keys
+		sh.keys = nil
+		sh.set.Add(1)
+		sh.mu.Unlock()
+		for key := range taken {
+			keys = append(keys, key)
+		}
+	}
+	if places := len(*n.recent.Load()); len(keys) > places/4 && places < mostRecent {
+		n.makeRoom(2 * places)
+	}
+	return keys
+}
