@@ -212,7 +212,7 @@ func TestBoundHolds(t *testing.T) {
 
 func boundHolds(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 16))
-	d := newSimDisk(r)
+	d := newSimDisk(rand.New(rand.NewPCG(seed, 19))) // its own: goroutines use it
 	bound := 50*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))
 	fails, compacts := r.IntN(2) == 0, r.IntN(2) == 0
 	if !compacts {
