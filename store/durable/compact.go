@@ -149,7 +149,13 @@ func (w *writer) compact(ctx context.Context) error {
 	w.mu.Lock()
 	err := w.flushLocked(true)
 	old, from := w.file.index.clone(), w.file.handle
+	w.compacting = true
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.compacting = false
+	}()
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,9 @@ func (h *history) open() error {
 			return errors.Join(err, s.writer.close())
 		}
 	}
+	if size, err := s.writer.file.handle.Size(); err != nil || size != s.writer.file.size {
+		h.Fatalf("the file has %d bytes, of which %d are of use: %v", size, s.writer.file.size, err)
+	}
 	return nil
 }
 
@@ -113,13 +116,32 @@ func (h *history) swap() {
 	h.wrote(err)
 }
 
-// compact writes the file anew, which may fail.
+// compact writes the file anew, which may fail. Others take, change records and read meanwhile.
 func (h *history) compact() {
-	if err := h.store.writer.compact(context.Background()); err != nil {
-		h.may = append(h.may, h.model)
-		return
+	h.disk.created = func() {
+		h.disk.created = nil
+		h.may = append(h.may, h.model) // the write that it begins with
+		for range h.r.IntN(10) {
+			if h.r.IntN(3) == 0 {
+				h.swap()
+			} else {
+				h.take()
+			}
+			if has := h.has(); has != h.model {
+				h.Fatalf("the store has\n%v, want\n%v", has, h.model)
+			}
+		}
 	}
-	h.wrote(nil)
+	defer func() { h.disk.created = nil }()
+	err := h.store.writer.compact(context.Background())
+	if h.disk.created == nil {
+		return // the last write since has been noted
+	}
+	if err != nil {
+		h.may = append(h.may, h.model)
+	} else {
+		h.wrote(nil)
+	}
 }
 
 // check compares what the store has with what a crash may leave.
@@ -154,6 +176,19 @@ func (h *history) has() (has model) {
 				h.Fatal(err)
 			}
 		}
+	}
+	list, err := h.store.Records().Range(context.Background(), "t", "record", "", 100)
+	if err != nil {
+		h.Fatal(err)
+	}
+	listed := [8]int64{}
+	for _, one := range list {
+		if _, err := fmt.Sscan(string(one.Value), &listed[one.Key[len(one.Key)-1]-'0']); err != nil {
+			h.Fatal(err)
+		}
+	}
+	if listed != has.records {
+		h.Fatalf("records are %v, and %v in a list", has.records, listed)
 	}
 	return has
 }

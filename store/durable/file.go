@@ -188,9 +188,7 @@ func (f *file) append(batch []byte) error {
 		err = f.handle.Sync()
 	}
 	if err != nil {
-		// To free what it takes. If that fails as well, the next batch is written over it.
-		_ = f.handle.Truncate(f.size)
-		return err
+		return err // the next batch is written over it
 	}
 	at := f.size
 	for len(batch) > 0 {
@@ -333,9 +331,6 @@ func (x *index) readBatches(r io.ReaderAt, size int64, records func(table string
 		if one.kind != frameCommit {
 			continue
 		}
-		if begin, ok := batchOf(one); !ok || begin != x.size {
-			return x.checkRest(r, size)
-		}
 		for _, f := range batch {
 			if err := x.apply(f, records); err != nil {
 				return err
@@ -404,9 +399,6 @@ func (x *index) apply(f frame, records func(table string, key []byte, e entry)) 
 	switch f.kind {
 	case framePolicy:
 		one := x.limit(string(d.bytes()))
-		if d.flag() {
-			one.states, one.unique = nil, 0
-		}
 		one.policy = string(d.b)
 	case frameStates:
 		one := x.limit(string(d.bytes()))

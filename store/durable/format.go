@@ -25,7 +25,7 @@ import (
 // frame is the directory of the others: a start reads that one and the batches; the rest of the snapshot is read,
 // and its sums are checked, when it is needed.
 const (
-	// framePolicy is the policy of a limit: its ID, a byte that is 1 if the states before it do not count, and JSON.
+	// framePolicy is the policy of the states of a limit: its ID, and JSON.
 	framePolicy byte = iota + 1
 	// frameStates are states of a limit: its ID, then keys and states. An empty state is that of a key that is as
 	// good as new.
@@ -129,9 +129,8 @@ func (f *frames) end() {
 // long reports whether the open frame has size bytes, so that another one should begin.
 func (f *frames) long(size int) bool { return len(f.buf)-f.open >= size }
 
-func (f *frames) policy(id string, drop bool, text []byte) {
+func (f *frames) policy(id, text string) {
 	f.beginNamed(framePolicy, id)
-	f.buf = append(f.buf, oneIf(drop))
 	f.buf = append(f.buf, text...)
 	f.end()
 }

@@ -372,10 +372,7 @@ func (r *Records) take(to *frames, freeze bool) {
 			if n == 0 {
 				to.beginNamed(frameRecords, table)
 			}
-			e, known := r.changed.get(table, key)
-			if !known {
-				e, _ = r.frozen.get(table, key)
-			}
+			e, _ := r.changed.get(table, key)
 			to.buf = appendRecord(to.buf, key, e)
 			if n++; to.long(statesFrame) {
 				to.end()

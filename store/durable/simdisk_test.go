@@ -27,13 +27,12 @@ type simDisk struct {
 	failing bool
 	slow    func() // called in each sync, without the lock; nil = nothing
 	crashed bool   // nothing that was opened before may be used
-	syncs   int
+	sector  int64  // what is written whole or not at all
+	// created is called when a new file is synced for the first time, without the lock; nil = nothing.
+	created func()
 }
 
 var errSimulated = errors.New("a simulated failure")
-
-// sector is the unit that a disk writes whole or not at all.
-const sector = 512
 
 // simFile is the content of a file.
 type simFile struct {
@@ -41,6 +40,7 @@ type simFile struct {
 	synced []byte
 	// since is what was done since the last sync, in order.
 	since []simWrite
+	seen  bool // it was synced before
 }
 
 // simWrite is a write of data at a place, or with nil data a truncation.
@@ -50,7 +50,7 @@ type simWrite struct {
 }
 
 func newSimDisk(r *rand.Rand) *simDisk {
-	return &simDisk{r: r, names: map[string]*simFile{}, held: map[string]bool{}, room: -1}
+	return &simDisk{r: r, names: map[string]*simFile{}, held: map[string]bool{}, room: -1, sector: []int64{16, 64, 512}[r.IntN(3)]}
 }
 
 // crash returns what a disk has after its machine has lost its power: files that are open on the former one are lost.
@@ -66,13 +66,13 @@ func (d *simDisk) crash() *simDisk {
 	}
 	next := newSimDisk(d.r)
 	for name, f := range names {
-		content := f.afterCrash(d.r)
-		next.names[name] = &simFile{data: content, synced: append([]byte(nil), content...)}
+		content := f.afterCrash(d.r, d.sector)
+		next.names[name] = &simFile{data: content, synced: append([]byte(nil), content...), seen: true}
 	}
 	return next
 }
 
-func (f *simFile) afterCrash(r *rand.Rand) []byte {
+func (f *simFile) afterCrash(r *rand.Rand, sector int64) []byte {
 	content := append([]byte(nil), f.synced...)
 	keep := []float64{0, 0.5, 0.95, 1}[r.IntN(4)]
 	for _, i := range r.Perm(len(f.since)) {
@@ -279,10 +279,17 @@ func (h *simHandle) Sync() error {
 	err := h.d.failed()
 	wait := h.d.slow
 	data := len(h.f.since)
-	h.d.syncs++
+	created := h.d.created
+	if h.f.seen {
+		created = nil
+	}
+	h.f.seen = true
 	h.d.mu.Unlock()
 	if wait != nil {
 		wait()
+	}
+	if created != nil {
+		created()
 	}
 	h.d.mu.Lock()
 	defer h.d.mu.Unlock()

@@ -77,7 +77,7 @@ type counters struct {
 	// What the file is to have: changed with the writer's lock held.
 	policy  limit.Policy
 	text    string // policy as JSON
-	rewrite bool   // the states in the file are of a policy under which they mean something else
+	rewrite bool   // the states in the file mean something else under policy: the next batch has all of them
 }
 
 // Open opens the file, makes it if there is none, and returns a store with what it says. The error says what

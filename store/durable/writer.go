@@ -40,6 +40,9 @@ type writer struct {
 	batch []byte    // the buffer of the last batch
 	began time.Time // of the interval that is collected
 	retry int64     // the length of the file at which a compaction that failed is tried again
+	// compacting says that batches are copied behind a snapshot, which leaves out limits without states: each has the
+	// policies of its limits.
+	compacting bool
 
 	done struct {
 		sync.Mutex
@@ -281,8 +284,8 @@ func (w *writer) collect(freeze bool) (*changes, error) {
 		if known == nil && len(keys) == 0 || failed != nil {
 			continue
 		}
-		if known == nil || known.policy != one.text || one.rewrite {
-			c.policy(one.id, one.rewrite, []byte(one.text))
+		if known == nil || one.rewrite || w.compacting {
+			c.policy(one.id, one.text)
 		}
 		if failed = s.appendStates(c, one, union(keys, all[one])); failed != nil {
 			failed = fmt.Errorf("the states of %q: %w", one.id, failed)
