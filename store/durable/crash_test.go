@@ -77,9 +77,19 @@ func (h *history) take() {
 		}
 		one[c.Key[0]] += c.Cost
 	}
+	allow := h.r.IntN(2) == 0
+	if allow {
+		for i := range charges {
+			charges[i].OnFailure = store.FailAllow
+		}
+	}
 	ok, err := h.store.Take(context.Background(), charges)
-	if err == nil && !ok {
-		h.Fatal("refused")
+	if err == nil && !ok || allow && err != nil {
+		h.Fatalf("refused, or an error: %v", err)
+	}
+	if err == nil && charges[0].Failed {
+		h.wrote(store.ErrUnavailable) // it is admitted, and stays counted
+		return
 	}
 	h.wrote(err)
 	if err != nil {
