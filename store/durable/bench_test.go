@@ -1,14 +1,18 @@
+//go:build unix
+
 package durable
 
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,12 +24,14 @@ import (
 // endless is a month's window that is never full.
 var endless = limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 1 << 50, Period: month}, Align: limit.AlignCalendar}
 
-// throughput returns the Takes per second of two goroutines over n keys, for a time.
-func throughput(t testing.TB, s store.Store, n int, lasts time.Duration) float64 {
+// throughput returns the Takes per second of two goroutines over n keys, for a time; and how much time of the processors
+// each of them has used, with all that the store does beside them.
+func throughput(t testing.TB, s store.Store, n int, lasts time.Duration) (perSecond float64, used time.Duration) {
 	c, err := s.Bind(store.Spec{ID: "month", Policy: endless})
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := processorTime(t)
 	var all sync.WaitGroup
 	counts := make([]int, 2)
 	end := time.Now().Add(lasts)
@@ -49,7 +55,8 @@ func throughput(t testing.TB, s store.Store, n int, lasts time.Duration) float64
 		})
 	}
 	all.Wait()
-	return float64(counts[0]+counts[1]) / lasts.Seconds()
+	sum := counts[0] + counts[1]
+	return float64(sum) / lasts.Seconds(), (processorTime(t) - before) / time.Duration(max(sum, 1))
 }
 
 // A store with a file beside one in memory alone, in turns. The machine's other work is in both, so what counts is
@@ -59,7 +66,7 @@ func throughput(t testing.TB, s store.Store, n int, lasts time.Duration) float64
 func BenchmarkThroughput(b *testing.B) {
 	for _, keys := range []int{1, 1000, 100_000} {
 		b.Run(fmt.Sprint(keys, " keys"), func(b *testing.B) {
-			var ratios, in []float64
+			var ratios, in, used []float64
 			for b.Loop() {
 				plain := memory.New(memory.Options{})
 				s, err := Open(Options{Path: filepath.Join(b.TempDir(), "counts.db")})
@@ -72,9 +79,10 @@ func BenchmarkThroughput(b *testing.B) {
 				// What is new has to get a slot first.
 				throughput(b, plain, keys, 200*time.Millisecond)
 				throughput(b, s, keys, 200*time.Millisecond)
-				a := throughput(b, plain, keys, time.Second)
-				d := throughput(b, s, keys, time.Second)
+				a, usedBefore := throughput(b, plain, keys, time.Second)
+				d, usedWith := throughput(b, s, keys, time.Second)
 				ratios, in = append(ratios, d/a), append(in, d)
+				used = append(used, float64(usedWith)/float64(usedBefore))
 				cancel()
 				if err := <-ended; err != nil {
 					b.Fatal(err)
@@ -85,8 +93,10 @@ func BenchmarkThroughput(b *testing.B) {
 			}
 			slices.Sort(ratios)
 			slices.Sort(in)
+			slices.Sort(used)
 			b.ReportMetric(ratios[len(ratios)/2], "of-memory")
 			b.ReportMetric(in[len(in)/2]/1e6, "M-takes/s")
+			b.ReportMetric(used[len(used)/2], "of-its-processor-time")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
@@ -147,4 +157,88 @@ func BenchmarkMillion(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// processorTime is what this process has used of its processors.
+func processorTime(t testing.TB) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// How long a Take by one of 16 goroutines waits with Sync, beside a write and an fdatasync of as many bytes as a batch
+// of theirs has, on the same disk, in turns.
+//
+//	go test ./store/durable -run xxx -bench Sync -benchtime 5x
+func BenchmarkSync(b *testing.B) {
+	const connections, takes = 16, 200
+	var ratios, p50, p99, one []float64
+	for b.Loop() {
+		dir := b.TempDir()
+		s, err := Open(Options{Path: filepath.Join(dir, "counts.db"), Sync: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		c, err := s.Bind(store.Spec{ID: "month", Policy: endless})
+		if err != nil {
+			b.Fatal(err)
+		}
+		var all sync.WaitGroup
+		took := make([][]time.Duration, connections)
+		for g := range took {
+			all.Go(func() {
+				for range takes {
+					began := time.Now()
+					charges := []store.Charge{{Counters: c, Key: fmt.Append(nil, "customer-", g), Cost: 1}}
+					if ok, err := s.Take(context.Background(), charges); !ok || err != nil {
+						b.Error(ok, err)
+						return
+					}
+					took[g] = append(took[g], time.Since(began))
+				}
+			})
+		}
+		all.Wait()
+		st := s.FileStats()
+		cancel()
+		if err := <-ended; err != nil {
+			b.Fatal(err)
+		}
+		batch := (st.Bytes - 100) / int64(st.Writes)
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+		waits := slices.Sorted(slices.Values(slices.Concat(took...)))
+		f, err := systemDisk{}.create(filepath.Join(dir, "plain"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		plain := make([]time.Duration, takes)
+		for i := range plain {
+			began := time.Now()
+			_, err := f.WriteAt(make([]byte, batch), int64(i)*batch)
+			if err := errors.Join(err, f.Sync()); err != nil {
+				b.Fatal(err)
+			}
+			plain[i] = time.Since(began)
+		}
+		if err := f.Close(); err != nil {
+			b.Fatal(err)
+		}
+		slices.Sort(plain)
+		ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
+		p50, p99 = append(p50, ms(waits[len(waits)/2])), append(p99, ms(waits[len(waits)*99/100]))
+		one = append(one, ms(plain[takes/2]))
+		ratios = append(ratios, p50[len(p50)-1]/one[len(one)-1])
+	}
+	for unit, list := range map[string][]float64{"of-one-sync": ratios, "p50-ms": p50, "p99-ms": p99, "sync-ms": one} {
+		slices.Sort(list)
+		b.ReportMetric(list[len(list)/2], unit)
+	}
+	b.ReportMetric(0, "ns/op")
 }
