@@ -20,8 +20,11 @@ const policy = `
 # call-back. It knows no limit.
 NONE < internal/waitline;
 
-# The words and the arithmetic stand on that and the standard library.
-internal/waitline < limit;
+# Amounts, and numbers of 128 bits; then a token bucket in one word.
+NONE < internal/fixed < internal/gcra;
+
+# The words and the arithmetic stand on these and the standard library.
+internal/waitline, internal/gcra < limit;
 
 # What keeps state, what a store must do, and what is written in a limits file.
 limit < store < store/memory;
@@ -104,8 +107,8 @@ GRPC, internal/answer < internal/answer/grpcerror;
 # Leases: amounts, allocators, estimators and the bucket of one instance; then the
 # messages, the ledger of what is lent, and the two machines that exchange messages. Neither
 # machine knows the other. The simulator drives the same machines.
-limit < internal/fixed < internal/fairshare;
-internal/fixed, limit < internal/demand < internal/bucket;
+internal/fixed < internal/fairshare;
+limit < internal/demand < internal/bucket;
 internal/fairshare, internal/bucket < internal/lease;
 internal/lease, internal/due < internal/lease/agent;
 internal/lease < internal/lease/pool;
@@ -113,11 +116,11 @@ internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;
 NONE < internal/lease/holding < internal/lease/coordinator, server/internal/leaseservice;
 # A site joins both: it is an instance of its parent and lends on what it is lent.
 internal/lease/agent, internal/lease/coordinator < internal/lease/uplink;
-internal/fixed < internal/lease/leasetest;
+limit < internal/lease/leasetest;
 
 # Both machines in one room, for tests alone: every order of events up to a depth.
 internal/lease/agent, internal/lease/coordinator < internal/lease/explore;
-internal/fixed, limit < internal/partition < split < examples/newyear;
+limit < internal/partition < split < examples/newyear;
 GRPC < internal/gen/leasepb;
 GRPC < internal/gen/memberpb;
 # The messages of stint's own service, for everybody's clients; those of Kuadrant's, on Envoy's; and what protoc
@@ -127,7 +130,7 @@ GRPC, github.com/envoyproxy/go-control-plane/envoy < internal/gen/kuadrantpb;
 GRPC, github.com/envoyproxy/go-control-plane/envoy < proto/imports;
 internal/lease, internal/gen/leasepb < internal/leasewire;
 limit < internal/keytable;
-internal/fixed < internal/lease/adjust;
+limit < internal/lease/adjust;
 internal/leasewire, internal/lease/agent, internal/lease/pool, internal/lease/adjust, internal/keytable < client;
 NONE < internal/traffic;
 internal/lease/agent, internal/lease/coordinator, internal/partition, internal/traffic, rules < sim;

@@ -3,6 +3,8 @@ package limit
 import (
 	"math/bits"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // Bucket is the arithmetic of a token bucket and of a leaky bucket: the generic
@@ -40,43 +42,20 @@ type BucketState struct {
 	Hi, Lo uint64
 }
 
-// ticks is a 128-bit number of ticks.
-type ticks = BucketState
-
-func mul(a, b uint64) ticks {
-	hi, lo := bits.Mul64(a, b)
-	return ticks{hi, lo}
-}
-
-func (a ticks) plus(b ticks) ticks {
-	lo, carry := bits.Add64(a.Lo, b.Lo, 0)
-	hi, _ := bits.Add64(a.Hi, b.Hi, carry)
-	return ticks{hi, lo}
-}
-
-// minus returns a-b, or 0 when b is larger.
-func (a ticks) minus(b ticks) ticks {
-	lo, borrow := bits.Sub64(a.Lo, b.Lo, 0)
-	hi, borrow := bits.Sub64(a.Hi, b.Hi, borrow)
-	if borrow != 0 {
-		return ticks{}
-	}
-	return ticks{hi, lo}
-}
-
-func (a ticks) more(b ticks) bool { return a.Hi > b.Hi || a.Hi == b.Hi && a.Lo > b.Lo }
+// ticks is a number of ticks.
+type ticks = fixed.Wide
 
 // NewBucket returns the arithmetic of a TokenBucket or LeakyBucket policy, which
 // must be valid.
 func NewBucket(p Policy) Bucket {
 	b := Bucket{quota: uint64(p.Quota()), paces: p.Algorithm == LeakyBucket, owes: p.CountRefused}
 	b.n, b.p = p.Rate.ticks()
-	b.burstTicks = mul(b.quota, b.p)
+	b.burstTicks = fixed.Product(b.quota, b.p)
 	return b
 }
 
 // at is now in ticks. A state above it has that much to refill.
-func (b *Bucket) at(now Time) ticks { return mul(uint64(max(now, 0)), b.n) }
+func (b *Bucket) at(now Time) ticks { return fixed.Product(uint64(max(now, 0)), b.n) }
 
 // CountingRefused returns the arithmetic of the same bucket under a policy that counts
 // refused requests.
@@ -89,7 +68,7 @@ func (b Bucket) CountingRefused() Bucket {
 // the same under both: each says what is used.
 func (b Bucket) WithQuota(quota int64) Bucket {
 	b.quota = uint64(quota)
-	b.burstTicks = mul(b.quota, b.p)
+	b.burstTicks = fixed.Product(b.quota, b.p)
 	return b
 }
 
@@ -97,17 +76,17 @@ func (b Bucket) WithQuota(quota int64) Bucket {
 // counts refused requests. cost is from 0 to [MaxCount].
 func (b *Bucket) Take(s *BucketState, now Time, cost int64) Verdict {
 	t := b.at(now)
-	next, ok := b.next(*s, t, cost)
+	next, ok := b.next(ticks(*s), t, cost)
 	if ok {
 		v := b.verdict(next, t, 0)
 		if b.paces {
-			v.Delay = b.wait(*s, t)
+			v.Delay = b.wait(ticks(*s), t)
 		}
-		*s = next
+		*s = BucketState(next)
 		return v
 	}
 	b.Refuse(s, now, cost)
-	return b.verdict(*s, t, cost)
+	return b.verdict(ticks(*s), t, cost)
 }
 
 // Peek answers whether cost would fit and changes nothing. Its RetryAfter holds for a caller
@@ -124,19 +103,23 @@ func (b *Bucket) Refuse(s *BucketState, now Time, cost int64) {
 	if !b.owes || cost <= 0 {
 		return
 	}
-	if *s, _ = b.next(*s, b.at(now), cost); s.Hi >= mostOwed {
-		*s = BucketState{Hi: mostOwed}
+	next, _ := b.next(ticks(*s), b.at(now), cost)
+	if next.Hi >= mostOwed {
+		next = ticks{Hi: mostOwed}
 	}
+	*s = BucketState(next)
 }
 
 // Refund gives back cost, as far as the bucket has room for it.
-func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) { *s = s.minus(mul(uint64(cost), b.p)) }
+func (b *Bucket) Refund(s *BucketState, _ Time, cost int64) {
+	*s = BucketState(ticks(*s).Minus(fixed.Product(uint64(cost), b.p)))
+}
 
 // Holds reports whether what was taken at a time can be given back: a bucket takes back what it has room for.
 func (b *Bucket) Holds(BucketState, Time, Time) bool { return true }
 
 // Fresh says whether s equals the state of a key that was never seen.
-func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now)) }
+func (b *Bucket) Fresh(s BucketState, now Time) bool { return !ticks(s).More(b.at(now)) }
 
 // Convert carries s over from another policy. What was used stays used; what exceeds the new
 // quota is debt, and nothing is admitted until the rate has paid it. So a change and its
@@ -146,7 +129,7 @@ func (b *Bucket) Fresh(s BucketState, now Time) bool { return !s.more(b.at(now))
 // Under another rate the used amount is rounded up to a tick, which is less than one nanosecond
 // of refill: no sequence of changes adds tokens, and none leaves debt that refill does not pay.
 func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
-	used := s.minus(from.at(now))
+	used := ticks(s).Minus(from.at(now))
 	switch {
 	case used == (ticks{}):
 		return BucketState{}
@@ -161,44 +144,36 @@ func (b *Bucket) Convert(s BucketState, from *Bucket, now Time) BucketState {
 			whole, part = q, rem
 		}
 	}
-	fraction := mul(part, b.p)
-	up, rem := bits.Div64(fraction.Hi, fraction.Lo, from.p)
-	if rem != 0 {
-		up++
-	}
-	return b.at(now).plus(mul(whole, b.p)).plus(ticks{0, up})
+	up := fixed.MulDivUp(part, b.p, from.p)
+	return BucketState(b.at(now).Plus(fixed.Product(whole, b.p)).Add(up))
 }
 
 // next returns the state after cost is charged at tick t, and whether cost fits.
 func (b *Bucket) next(s, t ticks, cost int64) (ticks, bool) {
-	if s.more(t) {
-		s = s.plus(mul(uint64(cost), b.p))
-	} else {
-		s = t.plus(mul(uint64(cost), b.p))
+	if t.More(s) {
+		s = t
 	}
-	return s, !s.more(t.plus(b.burstTicks))
+	s = s.Plus(fixed.Product(uint64(cost), b.p))
+	return s, !s.More(t.Plus(b.burstTicks))
 }
 
 // wait is the time from t until the tick s, rounded up.
 func (b *Bucket) wait(s, t ticks) time.Duration {
-	d := s.minus(t)
-	return ceilDiv(d.Hi, d.Lo, b.n)
+	return ceilDiv(s.Minus(t), b.n)
 }
 
 // verdict describes state s at tick t. refused is the cost that did not fit, 0 if it fitted.
 func (b *Bucket) verdict(s, t ticks, refused int64) Verdict {
 	v := Verdict{Allowed: refused == 0, ResetAfter: b.wait(s, t)}
-	debt := s.minus(t)
-	free := b.burstTicks.minus(debt)
-	q, _ := bits.Div64(free.Hi, free.Lo, b.p)
-	v.Remaining = int64(q)
+	debt := s.Minus(t)
+	v.Remaining = int64(b.burstTicks.Minus(debt).Div(b.p))
 	switch {
 	case refused == 0:
 	case uint64(refused) > b.quota:
 		v.Reason, v.RetryAfter = ReasonCost, Never
 	default:
 		v.Reason = ReasonRate
-		v.RetryAfter = b.wait(debt.plus(mul(uint64(refused), b.p)), b.burstTicks)
+		v.RetryAfter = b.wait(debt.Plus(fixed.Product(uint64(refused), b.p)), b.burstTicks)
 	}
 	return v
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // changes is what a limit admitted while its policy changed, all of them buckets.
@@ -241,19 +243,19 @@ func TestBucketTurnsAddNothing(t *testing.T) {
 		now := Time(r.Int64N(1 << 60))
 		used := r.Int64N(x.Burst + 1)
 		a.Take(&s, now, used)
-		before := s.minus(a.at(now))
+		before := ticks(s).Minus(a.at(now))
 		for range 50 {
 			s = a.Convert(b.Convert(s, &a, now), &b, now)
-			after := s.minus(a.at(now))
-			if before.more(after) || after.more(mul(uint64(used), a.p)) {
+			after := ticks(s).Minus(a.at(now))
+			if before.More(after) || after.More(fixed.Product(uint64(used), a.p)) {
 				t.Fatalf("case %d: %d used, %+v ticks became %+v", i, used, before, after)
 			}
 		}
-		part := a.at(now).plus(ticks{0, r.Uint64N(a.p)}) // less than a token
+		part := BucketState(a.at(now).Add(r.Uint64N(a.p))) // less than a token
 		for range 50 {
 			part = a.Convert(b.Convert(part, &a, now), &b, now)
 		}
-		if part.minus(a.at(now)).more(ticks{0, a.p}) {
+		if !ticks(part).Minus(a.at(now)).AtMost(a.p) {
 			t.Fatalf("case %d: a part of a token became more than one", i)
 		}
 	}

@@ -84,8 +84,8 @@ func (l *Limiter) catchUp() {
 	l.behind = false
 	last := l.now()
 	if b := &f.bucket; b.n > 0 {
-		full := l.state.bucket.minus(b.exact.at(f.begin)).Lo
-		last = min(last, f.begin+Time((full-min(full, b.token))/b.n))
+		full := ticks(l.state.bucket).Minus(b.exact.at(f.begin)).Lo
+		last = min(last, f.begin+Time((full-min(full, b.word.Token))/b.n))
 	}
 	l.state.last = max(l.state.last, last)
 }

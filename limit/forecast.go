@@ -2,8 +2,9 @@ package limit
 
 import (
 	"math"
-	"math/bits"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // forecast is what a refusal says about the waiters behind it: a time before which they cannot
@@ -100,12 +101,7 @@ func (f *forecast) passes(r *Result, sum int64) Time {
 
 // share is n/quota of a window, rounded down, at most the longest Duration.
 func share(n int64, window time.Duration, quota int64) time.Duration {
-	hi, lo := bits.Mul64(uint64(n), uint64(window))
-	if hi >= uint64(quota) {
-		return Never
-	}
-	d, _ := bits.Div64(hi, lo, uint64(quota))
-	return time.Duration(min(d, math.MaxInt64))
+	return time.Duration(min(fixed.Product(uint64(n), uint64(window)).Div(uint64(quota)), uint64(Never)))
 }
 
 // least is the smallest Remaining of the enforced limits.

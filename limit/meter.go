@@ -2,8 +2,9 @@ package limit
 
 import (
 	"math"
-	"math/bits"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // meter is the arithmetic of any policy but Concurrency, behind one interface.
@@ -197,11 +198,11 @@ func (m *meter) skip(l *ledger, cost, largest int64) bool {
 	switch m.policy.Algorithm {
 	case TokenBucket, LeakyBucket:
 		b := &m.bucket
-		slack := mul(uint64(m.quota-largest), b.p)
-		if largest > m.quota || b.n == 0 || b.n > 1 && (ticks{0, b.n}).more(slack) {
+		slack := fixed.Product(uint64(m.quota-largest), b.p)
+		if largest > m.quota || b.n == 0 || b.n > 1 && slack.AtMost(b.n-1) {
 			return false
 		}
-		l.bucket = l.bucket.plus(mul(uint64(cost), b.p))
+		l.bucket = BucketState(ticks(l.bucket).Plus(fixed.Product(uint64(cost), b.p)))
 		return true
 	case FixedWindow:
 		w, s := &m.fixed, &l.fixed
@@ -224,10 +225,7 @@ func (m *meter) skip(l *ledger, cost, largest int64) bool {
 
 // saturated is n x d, at most the longest Duration.
 func saturated(n int64, d time.Duration) time.Duration {
-	if hi, lo := bits.Mul64(uint64(n), uint64(d)); hi == 0 && lo <= math.MaxInt64 {
-		return time.Duration(lo)
-	}
-	return Never
+	return time.Duration(fixed.Product(uint64(n), uint64(d)).Min(uint64(Never)))
 }
 
 // clone returns a copy that shares nothing with l.

@@ -1,8 +1,10 @@
 package limit
 
 import (
-	"math/bits"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/gcra"
 )
 
 // PackedBucket is [Bucket] with the state of a key in one word, for tables that
@@ -15,10 +17,9 @@ import (
 //
 // A PackedBucket is a value without state, safe for concurrent use.
 type PackedBucket struct {
-	n          uint64 // ticks per nanosecond
-	token      uint64 // ticks per token
-	burstTicks uint64 // ticks in a full bucket
-	exact      Bucket
+	n     uint64 // ticks per nanosecond
+	word  gcra.Bucket
+	exact Bucket
 }
 
 // PackedHorizon is how long after its beginning a table may use packed words:
@@ -31,28 +32,23 @@ const PackedHorizon time.Duration = 1 << 53
 // a full bucket at most 2^61 ticks. Nearly all rates that people write have such
 // terms (100/s, 5/minute, 250/h, 60000/s); 999983/s has not.
 func (b *Bucket) Pack() (PackedBucket, bool) {
-	fits := b.n <= packedRoom/uint64(PackedHorizon) && b.burstTicks.Hi == 0 && b.burstTicks.Lo <= packedRoom
-	return PackedBucket{n: b.n, token: b.p, burstTicks: b.burstTicks.Lo, exact: *b}, fits
+	fits := b.n <= gcra.Room/uint64(PackedHorizon) && b.burstTicks.AtMost(gcra.Room)
+	return PackedBucket{n: b.n, word: gcra.New(b.quota, b.p), exact: *b}, fits
 }
 
 // WithQuota returns the arithmetic of the same rate for a bucket that holds quota, from 0 to [MaxCount], or as much
 // as can be packed if that is less.
 func (b PackedBucket) WithQuota(quota int64) PackedBucket {
-	b.exact = b.exact.WithQuota(min(quota, int64(packedRoom/b.token)))
-	b.burstTicks = b.exact.burstTicks.Lo
+	b.exact = b.exact.WithQuota(min(quota, int64(gcra.Room/b.word.Token)))
+	b.word = gcra.New(b.exact.quota, b.word.Token)
 	return b
 }
 
 // Holds reports whether a word has room for that much used. It can be above the quota where a
 // former policy had a larger one.
 func (b *PackedBucket) Holds(used int64) bool {
-	hi, lo := bits.Mul64(uint64(max(used, 0)), b.token)
-	return hi == 0 && lo <= packedRoom
+	return fixed.Product(uint64(max(used, 0)), b.word.Token).AtMost(gcra.Room)
 }
-
-// packedRoom is how many ticks of a word are for what is used. As many are left for the time
-// since the beginning, and as many for one more cost.
-const packedRoom = 1 << 61
 
 // Tick returns the tick of a moment. Time stands still after [PackedHorizon].
 func (b *PackedBucket) Tick(moment uint64) uint64 {
@@ -65,18 +61,11 @@ func (b *PackedBucket) TickWithin(moment uint64) uint64 { return moment * b.n }
 // TakeOne returns the word after one token is taken at tick t, and whether it
 // fits. It is Take for the cost that nearly every request has, small enough for
 // the compiler to inline.
-func (b *PackedBucket) TakeOne(word, t uint64) (uint64, bool) {
-	next := max(word, t) + b.token
-	return next, next-t <= b.burstTicks
-}
+func (b *PackedBucket) TakeOne(word, t uint64) (uint64, bool) { return b.word.TakeOne(word, t) }
 
 // Take returns the word after cost is taken at tick t, and whether it fits.
 func (b *PackedBucket) Take(word, t uint64, cost int64) (uint64, bool) {
-	if uint64(cost) > b.exact.quota {
-		return word, false
-	}
-	next := max(word, t) + uint64(cost)*b.token
-	return next, next-t <= b.burstTicks
+	return b.word.Take(word, t, uint64(cost))
 }
 
 // packedMost is the highest word. A bucket whose debt would be higher owes that much: 104 days
@@ -85,20 +74,12 @@ const packedMost = 1<<62 - 1
 
 // Owe returns the word after cost is charged at tick t, whether it fits or not.
 func (b *PackedBucket) Owe(word, t uint64, cost int64) uint64 {
-	word = max(word, t)
-	if hi, lo := bits.Mul64(uint64(cost), b.token); hi == 0 && lo <= packedMost-min(word, packedMost) {
-		return word + lo
-	}
-	return packedMost
+	return b.word.Owe(word, t, uint64(cost), packedMost)
 }
 
 // Refund returns the word after cost is given back.
 func (b *PackedBucket) Refund(word uint64, cost int64) uint64 {
-	hi, back := bits.Mul64(uint64(cost), b.token)
-	if hi != 0 {
-		return 0
-	}
-	return word - min(word, back)
+	return b.word.Refund(word, uint64(cost))
 }
 
 // Undo returns word, at tick t, as it would be without a Take at tick taken that made before
@@ -106,15 +87,12 @@ func (b *PackedBucket) Refund(word uint64, cost int64) uint64 {
 // before on, or from taken on if it was full then, and what would have overflowed from then
 // until t is not given back: t is the latest tick at which others have taken something.
 func (b *PackedBucket) Undo(word, t, before, after, taken uint64) uint64 {
-	full := max(before, taken)
-	owed := after - full
-	owed -= min(owed, t-min(t, full))
-	return word - min(word, owed)
+	return word - min(word, gcra.Back(t, before, after, taken))
 }
 
 // Verdict describes word at tick t: refused is the cost that did not fit, or 0.
 func (b *PackedBucket) Verdict(word, t uint64, refused int64) Verdict {
-	return b.exact.verdict(ticks{0, word}, ticks{0, t}, refused)
+	return b.exact.verdict(ticks{Lo: word}, ticks{Lo: t}, refused)
 }
 
 // Delay is how long a request that finds the word at tick t is held back; 0 unless the bucket is
@@ -123,7 +101,7 @@ func (b *PackedBucket) Delay(word, t uint64) time.Duration {
 	if !b.exact.paces {
 		return 0
 	}
-	return b.exact.wait(ticks{0, word}, ticks{0, t})
+	return b.exact.wait(ticks{Lo: word}, ticks{Lo: t})
 }
 
 // Exact returns the arithmetic in its two-word form.
@@ -135,15 +113,11 @@ func (b *PackedBucket) Unpack(word uint64, beginning Time) BucketState {
 	if word == 0 {
 		return BucketState{}
 	}
-	return b.exact.at(beginning).plus(ticks{0, word})
+	return BucketState(b.exact.at(beginning).Add(word))
 }
 
 // Repack returns the state s as a word counted from beginning. A state before it, which is full
 // by then, becomes 0; one that no word can hold (see [PackedBucket.Holds]) the highest word.
 func (b *PackedBucket) Repack(s BucketState, beginning Time) uint64 {
-	word := s.minus(b.exact.at(beginning))
-	if word.Hi > 0 {
-		return packedMost
-	}
-	return min(word.Lo, packedMost)
+	return ticks(s).Minus(b.exact.at(beginning)).Min(packedMost)
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // TestPackedHolds: what a word holds comes back from it to the token, at any moment up to
@@ -40,7 +42,7 @@ func TestPackedHolds(t *testing.T) {
 			tried++
 			moment := uint64(r.Int64N(int64(PackedHorizon) + 1))
 			now := begin.Add(time.Duration(moment))
-			exact := b.at(now).plus(mul(uint64(used), token))
+			exact := BucketState(b.at(now).Plus(fixed.Product(uint64(used), token)))
 			if got := packed.Unpack(packed.Repack(exact, begin), begin); got != exact {
 				t.Fatalf("%v: %d used at %d came back as %v, want %v", p.Rate, used, moment, got, exact)
 			}

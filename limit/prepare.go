@@ -131,7 +131,7 @@ func (f *fastBucket) ledgerWord(l *ledger) (word uint64, ok bool) {
 	if l.bucket == (BucketState{}) {
 		return 0, true
 	}
-	s := l.bucket.minus(f.bucket.Exact().at(f.begin))
+	s := ticks(l.bucket).Minus(f.bucket.Exact().at(f.begin))
 	return s.Lo, s.Hi == 0 && 0 < s.Lo && s.Lo < 1<<62
 }
 
@@ -140,7 +140,7 @@ func (b *PackedBucket) window() time.Duration {
 	if b.n == 0 {
 		return 0
 	}
-	return time.Duration((b.burstTicks + b.n - 1) / b.n)
+	return time.Duration((b.word.Full + b.n - 1) / b.n)
 }
 
 // prepareLocked is Prepare under the lock.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // Rate is Count per Period: 100 per second, 5 per minute, 1 per year. It is an
@@ -128,12 +130,7 @@ func (r Rate) WithCount(n int64) Rate {
 	if n < 1 || n >= r.Count {
 		return r
 	}
-	hi, lo := bits.Mul64(uint64(n), uint64(r.Period))
-	period, rest := bits.Div64(hi, lo, uint64(r.Count)) // below r.Period
-	if rest > 0 {
-		period++
-	}
-	return Rate{n, time.Duration(period)}
+	return Rate{n, time.Duration(fixed.MulDivUp(uint64(n), uint64(r.Period), uint64(r.Count)))}
 }
 
 // parseCount reads a decimal number with an optional suffix as n/scale.
@@ -234,29 +231,18 @@ func (r Rate) durationOf(count int64) time.Duration {
 	if n == 0 {
 		return Never
 	}
-	hi, lo := bits.Mul64(uint64(count), p)
-	return ceilDiv(hi, lo, n)
+	return ceilDiv(fixed.Product(uint64(count), p), n)
 }
 
-// ceilDiv returns the 128-bit number hi:lo divided by n, rounded up, at most Never.
-func ceilDiv(hi, lo, n uint64) time.Duration {
-	if n == 0 {
-		if hi|lo == 0 {
-			return 0
-		}
+// ceilDiv returns w/n rounded up, at most Never. If n is 0 it returns Never unless w is 0.
+func ceilDiv(w fixed.Wide, n uint64) time.Duration {
+	switch {
+	case w == fixed.Wide{}:
+		return 0
+	case n == 0:
 		return Never
 	}
-	if hi >= n {
-		return Never
-	}
-	q, rem := bits.Div64(hi, lo, n)
-	if q >= math.MaxInt64 { // first, or the largest quotient would wrap around when it is rounded up
-		return Never
-	}
-	if rem != 0 {
-		q++
-	}
-	return time.Duration(q)
+	return time.Duration(min(w.DivUp(n), uint64(Never)))
 }
 
 func gcd(a, b uint64) uint64 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/waitline"
 )
 
@@ -34,14 +35,14 @@ type schedule struct {
 	acted, planned int    // acted <= planned
 	sighted        bool   // take and act of slots[acted] hold, though it is not planned
 
-	pending   int    // slots that have not acted, without vacant ones
-	waiting   int    // of these, slots of waiters
-	cost      ticks  // of the pending slots; 128 bits, since costs go up to 2^62
-	unplanned ticks  // of the pending slots that are not planned
-	largest   int64  // cost since the schedule was empty
-	holes     int    // vacant slots that the plan still charges
-	firstHole uint64 // no slot with a lower id is a hole
-	floor     Time   // waiters are planned from this time on, not from the past
+	pending   int        // slots that have not acted, without vacant ones
+	waiting   int        // of these, slots of waiters
+	cost      fixed.Wide // of the pending slots; 128 bits, since costs go up to 2^62
+	unplanned fixed.Wide // of the pending slots that are not planned
+	largest   int64      // cost since the schedule was empty
+	holes     int        // vacant slots that the plan still charges
+	firstHole uint64     // no slot with a lower id is a hole
+	floor     Time       // waiters are planned from this time on, not from the past
 	serial    uint64
 
 	calls waitline.Dispatcher // of waiters that do not block
@@ -135,7 +136,7 @@ func (c *schedule) sight(m *meter, s *slot) (ok bool) {
 
 // charge charges the slot to the plan.
 func (c *schedule) charge(m *meter, s *slot) {
-	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
+	c.unplanned = c.unplanned.Minus(fixed.Wide{Lo: uint64(s.cost)})
 	if s.act == math.MaxInt64 {
 		// A waiter that cannot be served blocks those behind it.
 		c.state.last = math.MaxInt64
@@ -181,7 +182,7 @@ func (c *schedule) settleSome(m *meter, now Time, most int) {
 		}
 		if s.kind != slotVacant {
 			c.pending--
-			c.cost = c.cost.minus(ticks{0, uint64(s.cost)})
+			c.cost = c.cost.Minus(fixed.Wide{Lo: uint64(s.cost)})
 			if s.kind == slotWaiting {
 				c.waiting--
 				c.end(s, nil)
@@ -208,14 +209,14 @@ func (c *schedule) end(s *slot, err error) {
 // dismiss ends the wait of a slot that is not planned.
 func (c *schedule) dismiss(s *slot, err error) {
 	c.end(s, err)
-	c.unplanned = c.unplanned.minus(ticks{0, uint64(s.cost)})
+	c.unplanned = c.unplanned.Minus(fixed.Wide{Lo: uint64(s.cost)})
 	c.clear(s)
 }
 
 // clear makes a slot that has not acted vacant.
 func (c *schedule) clear(s *slot) {
 	c.pending--
-	c.cost = c.cost.minus(ticks{0, uint64(s.cost)})
+	c.cost = c.cost.Minus(fixed.Wide{Lo: uint64(s.cost)})
 	if s.kind == slotWaiting {
 		c.waiting--
 	}
@@ -295,7 +296,7 @@ func (c *schedule) vacate(m *meter, i int, now Time) bool {
 	c.clear(s)
 	switch {
 	case i >= c.planned:
-		c.unplanned = c.unplanned.minus(ticks{0, uint64(was.cost)})
+		c.unplanned = c.unplanned.Minus(fixed.Wide{Lo: uint64(was.cost)})
 		if i == c.acted {
 			c.sighted = false
 			c.floor = max(c.floor, now) // the next slot is planned from now on
@@ -397,8 +398,8 @@ func (c *schedule) append(s slot) slot {
 	if s.kind == slotWaiting {
 		c.waiting++
 	}
-	c.cost = c.cost.plus(ticks{0, uint64(s.cost)})
-	c.unplanned = c.unplanned.plus(ticks{0, uint64(s.cost)})
+	c.cost = c.cost.Add(uint64(s.cost))
+	c.unplanned = c.unplanned.Add(uint64(s.cost))
 	c.largest = max(c.largest, s.cost)
 	return c.push(s)
 }
@@ -461,7 +462,7 @@ func (c *schedule) fill(i int, s slot) slot {
 	}
 	*old = s
 	c.pending++
-	c.cost = c.cost.plus(ticks{0, uint64(s.cost)})
+	c.cost = c.cost.Add(uint64(s.cost))
 	if s.kind == slotWaiting {
 		c.waiting++
 	}

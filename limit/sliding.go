@@ -3,6 +3,8 @@ package limit
 import (
 	"math"
 	"math/bits"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // SlidingCounter is the arithmetic of a sliding window counter: it estimates what
@@ -194,11 +196,7 @@ func (c *SlidingCounter) earliest(s SlidingState, now Time, cost int64) Time {
 
 // before returns the time left nanoseconds before window index begins.
 func (c *SlidingCounter) before(index int64, left uint64) Time {
-	hi, lo := bits.Mul64(uint64(index), c.period)
-	if hi != 0 || lo-left > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return Time(lo - left)
+	return Time(fixed.Product(uint64(index), c.period).Minus(fixed.Wide{Lo: left}).Min(math.MaxInt64))
 }
 
 // mostLeft returns the largest left, at most the period, with overlap(prev, left)
@@ -211,22 +209,13 @@ func (c *SlidingCounter) mostLeft(prev, room int64) uint64 {
 	by := uint64(prev)
 	switch c.rounding {
 	case RoundDown: // prev*left < (room+1)*period
-		hi, lo := bits.Mul64(uint64(room)+1, c.period)
-		return lessThan(hi, lo, by)
+		return lessThan(fixed.Product(uint64(room)+1, c.period), by)
 	case RoundNearest: // 2*prev*left < (2*room+1)*period
-		hi, lo := bits.Mul64(2*uint64(room)+1, c.period)
-		return lessThan(hi, lo, 2*by)
+		return lessThan(fixed.Product(2*uint64(room)+1, c.period), 2*by)
 	default: // prev*left <= room*period
-		hi, lo := bits.Mul64(uint64(room), c.period)
-		q, _ := bits.Div64(hi, lo, by)
-		return q
+		return fixed.MulDiv(uint64(room), c.period, by)
 	}
 }
 
-// lessThan returns the largest q with q*by < hi:lo, for hi:lo > 0 and a quotient
-// that fits.
-func lessThan(hi, lo, by uint64) uint64 {
-	lo, borrow := bits.Sub64(lo, 1, 0)
-	q, _ := bits.Div64(hi-borrow, lo, by)
-	return q
-}
+// lessThan returns the largest q with q*by < w, for w > 0 and a quotient that fits.
+func lessThan(w fixed.Wide, by uint64) uint64 { return w.Minus(fixed.Wide{Lo: 1}).Div(by) }

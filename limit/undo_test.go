@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/seeding"
 )
 
@@ -161,7 +162,7 @@ func TestCeilDiv(t *testing.T) {
 				want = time.Duration(sum.Int64())
 			}
 		}
-		if got := ceilDiv(hi, lo, n); got != want {
+		if got := ceilDiv(fixed.Wide{Hi: hi, Lo: lo}, n); got != want {
 			t.Fatalf("(%d<<64 + %d)/%d is %d, want %d", hi, lo, n, got, want)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // told is what the call-backs of one limiter got, in order.
@@ -87,7 +89,7 @@ func TestWaitFunc(t *testing.T) {
 				t.Errorf("%d-th: %+v, want %+v", i, f, want)
 			}
 		}
-		if len(l.slots) != 0 || l.cost != (ticks{}) || l.unplanned != (ticks{}) {
+		if len(l.slots) != 0 || l.cost != (fixed.Wide{}) || l.unplanned != (fixed.Wide{}) {
 			t.Errorf("left behind: %d slots, cost %v", len(l.slots), l.cost)
 		}
 	})

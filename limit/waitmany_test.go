@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 const crowd = 100_000
@@ -68,7 +70,7 @@ func TestCrowd(t *testing.T) {
 				if took := processorTime() - start; took > within {
 					t.Errorf("%v, waiting %s, leaving %s: %v, %v of it to join", p.Algorithm, bound, order, took, joined)
 				}
-				if len(l.slots) != 0 || l.cost != (ticks{}) || l.unplanned != (ticks{}) {
+				if len(l.slots) != 0 || l.cost != (fixed.Wide{}) || l.unplanned != (fixed.Wide{}) {
 					t.Errorf("%v: %d slots left", p.Algorithm, len(l.slots))
 				}
 			}
@@ -225,7 +227,7 @@ func TestWaitFuncStorm(t *testing.T) {
 			t.Error(err)
 		}
 		l.lock()
-		if l.pending != 0 || l.waiting != 0 || len(l.slots) > journal || l.cost != (ticks{}) {
+		if l.pending != 0 || l.waiting != 0 || len(l.slots) > journal || l.cost != (fixed.Wide{}) {
 			t.Errorf("%v: left behind: %d slots, %d pending, %d waiting", p.Algorithm, len(l.slots), l.pending, l.waiting)
 		}
 		l.unlock()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/fixed"
 )
 
 // naive is the oracle of a limiter with waiters: it keeps what was taken and who waits, and
@@ -215,7 +217,7 @@ func waitFuncHistory(t *testing.T, r *rand.Rand) error {
 			return fmt.Errorf("%+v: %d is %q, want %q", h.p, who, h.got[who], h.o.done[who])
 		}
 	}
-	if l := h.l; len(l.slots) != 0 || l.cost != (ticks{}) || l.unplanned != (ticks{}) || l.waiting+l.pending != 0 {
+	if l := h.l; len(l.slots) != 0 || l.cost != (fixed.Wide{}) || l.unplanned != (fixed.Wide{}) || l.waiting+l.pending != 0 {
 		return fmt.Errorf("left behind: %d slots, cost %v, unplanned %v", len(l.slots), l.cost, l.unplanned)
 	}
 	return nil

@@ -95,7 +95,7 @@ func (b *Bucket) Allow(now limit.Time, n int64) (allowed, decided bool) {
 		moment := t.moment(now)
 		word := t.word.Load()
 		if moment <= t.span && word != wordFrozen && n >= 0 {
-			next, fits := t.take(word, t.tick(moment), n)
+			next, fits := t.Take(word, t.tick(moment), uint64(n))
 			if !fits {
 				b.refused.Add(n)
 				return false, true
@@ -151,7 +151,7 @@ func (b *Bucket) try(now limit.Time, n int64) (allowed, decided bool) {
 			}
 			return false, false
 		}
-		next, fits := t.take(word, t.tick(moment), n)
+		next, fits := t.Take(word, t.tick(moment), uint64(n))
 		if !fits {
 			return false, true
 		}
@@ -195,7 +195,7 @@ func (b *Bucket) settle(now limit.Time) *setting {
 	}
 	t.freeze()
 	now = t.latest(now)
-	next := newSetting(now, t.rate, t.burst)
+	next := newSetting(now, t.rate, t.Quota)
 	next.unleased = t.unleased
 	b.replace(now, t, next, 0)
 	return next
@@ -204,7 +204,7 @@ func (b *Bucket) settle(now limit.Time) *setting {
 // replace puts next in force, with the tokens of old.
 func (b *Bucket) replace(now limit.Time, old, next *setting, add fixed.Amount) (surplus fixed.Amount) {
 	old.freeze()
-	surplus = next.receive(old.free(old.frozenWord, old.late(old.moment(now))), old, add)
+	surplus = next.receive(old.Free(old.frozenWord, old.late(old.moment(now))), old, add)
 	b.put(next)
 	return surplus
 }
@@ -232,7 +232,7 @@ func (b *Bucket) Update(now limit.Time, rate, burst, add fixed.Amount) (surplus,
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
 	old := b.setting.Load()
-	if add == 0 && rate == old.rate && whole == old.burst && !old.unleased {
+	if add == 0 && rate == old.rate && whole == old.Quota && !old.unleased {
 		return 0, held
 	}
 	old.freeze()
@@ -256,7 +256,7 @@ func (b *Bucket) UpdateFallback(now limit.Time, rate, burst fixed.Amount) {
 	defer b.mu.Unlock()
 	rate, whole = b.lend(rate, whole)
 	old := b.setting.Load()
-	if old.unleased && old.rate == rate && old.burst == whole {
+	if old.unleased && old.rate == rate && old.Quota == whole {
 		return
 	}
 	old.freeze()
@@ -323,7 +323,7 @@ func (b *Bucket) MaxCost(now limit.Time) int64 {
 	if !b.open(t, now) {
 		return 0
 	}
-	return int64(t.burst)
+	return int64(t.Quota)
 }
 
 // Remaining is how much could be taken at now.
@@ -334,7 +334,7 @@ func (b *Bucket) Remaining(now limit.Time) int64 {
 	if !b.open(t, now) {
 		return 0
 	}
-	return int64(t.free(t.current(), t.tick(t.moment(now))) / t.tokenTicks)
+	return int64(t.Free(t.current(), t.tick(t.moment(now))) / t.Token)
 }
 
 // Earliest is how long after now n tokens are refilled if the setting stays and nothing else is
@@ -387,7 +387,7 @@ func (b *Bucket) Serve(now limit.Time, n int64) bool {
 		return false
 	}
 	was := t.current()
-	next, fits := t.take(was, t.tick(t.moment(now)), n)
+	next, fits := t.Take(was, t.tick(t.moment(now)), uint64(n))
 	if !fits {
 		return false
 	}
@@ -430,10 +430,9 @@ func (b *Bucket) Refund(now limit.Time, n int64) {
 	if !b.open(t, now) || n <= 0 {
 		return
 	}
-	back := uint64(min(uint64(n), t.burst)) * t.tokenTicks
 	for {
 		word := t.current()
-		next := word - min(word, back)
+		next := t.Refund(word, min(uint64(n), t.Quota))
 		if b.frozen {
 			t.frozenWord = next
 			return

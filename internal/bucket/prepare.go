@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/gcra"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -45,7 +46,7 @@ func (b *Bucket) Prepare(now limit.Time, n int64) (h Prepared, taken, decided bo
 			}
 			return Prepared{}, false, false
 		}
-		next, fits := t.take(word, t.tick(moment), n)
+		next, fits := t.Take(word, t.tick(moment), uint64(n))
 		if !fits {
 			return Prepared{}, false, true
 		}
@@ -74,13 +75,12 @@ func (b *Bucket) Rollback(now limit.Time, h Prepared, n int64) {
 		return
 	}
 	same := t.number == h.Setting
-	back := uint64(min(uint64(n), t.burst)) * t.tokenTicks
+	var back uint64
 	switch {
 	case same:
-		full := max(h.Before, t.tick(t.moment(h.At))) // it would have been full then
-		tick := t.tick(t.moment(now))
-		back -= min(back, tick-min(tick, full))
+		back = gcra.Back(t.tick(t.moment(now)), h.Before, h.After, t.tick(t.moment(h.At)))
 	case h.Setting == 0, t.number == h.Setting+1:
+		back = min(uint64(n), t.Quota) * t.Token
 		back -= min(back, t.brought(max(h.Rate, t.rate), now-h.At))
 	default:
 		return
@@ -108,16 +108,11 @@ func (t *setting) brought(rate fixed.Amount, d limit.Time) uint64 {
 		return math.MaxUint64
 	}
 	tokens, part := bits.Div64(hi, lo, perNanosecond)
-	hi, lo = bits.Mul64(part, t.tokenTicks)
-	ticks, rest := bits.Div64(hi, lo, perNanosecond)
-	if rest > 0 {
-		ticks++
-	}
-	hi, lo = bits.Mul64(tokens, t.tokenTicks)
-	if hi > 0 || lo > maxTicks {
+	whole := fixed.Product(tokens, t.Token)
+	if !whole.AtMost(gcra.Room) {
 		return math.MaxUint64
 	}
-	return lo + ticks
+	return whole.Lo + fixed.MulDivUp(part, t.Token, perNanosecond)
 }
 
 // Prepare is Try that can be rolled back; see [Bucket.Prepare].

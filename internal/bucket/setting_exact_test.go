@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/gcra"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -59,28 +60,28 @@ func TestTermsOfAnyRate(t *testing.T) {
 	coarse, refined, long := 0, 0, 0
 	for range 30_000 {
 		c := randomTermsOf(r)
-		if full := product(c.burst, c.tokenTicks); full.Cmp(bigOf(maxTicks)) > 0 || c.burstTicks != full.Uint64() {
-			t.Fatalf("%+v: a full bucket is %v ticks, want %d and at most 2^61", c, full, c.burstTicks)
+		if full := product(c.Quota, c.Token); full.Cmp(bigOf(gcra.Room)) > 0 || c.Full != full.Uint64() {
+			t.Fatalf("%+v: a full bucket is %v ticks, want %d and at most 2^61", c, full, c.Full)
 		}
-		if c.frozenWord != c.burstTicks || c.level(c.frozenWord, 0) != 0 || c.word.Load() != wordFrozen {
+		if c.frozenWord != c.Full || c.level(c.frozenWord, 0) != 0 || c.word.Load() != wordFrozen {
 			t.Fatalf("%+v: setting begin frozen and empty", c)
 		}
 		if c.rate == 0 {
-			if c.scale != 0 || c.span != math.MaxInt64 || c.burst > 0 && c.tokenTicks < 1<<17 {
+			if c.scale != 0 || c.span != math.MaxInt64 || c.Quota > 0 && c.Token < 1<<17 {
 				t.Fatalf("%+v: nothing refills, and a token has many parts", c)
 			}
 			continue
 		}
 		// A token takes token/scale * 2^down ns, and has to take 1e15/rate at least.
-		took, exact := product(c.tokenTicks, 1<<c.down, uint64(c.rate)), product(perNanosecond, c.scale)
+		took, exact := product(c.Token, 1<<c.down, uint64(c.rate)), product(perNanosecond, c.scale)
 		if took.Cmp(exact) < 0 {
 			t.Fatalf("%+v: a token comes early", c)
 		}
-		fits := product(2, max(c.burst, 1), c.tokenTicks).Cmp(bigOf(maxTicks)) <= 0
+		fits := product(2, max(c.Quota, 1), c.Token).Cmp(bigOf(gcra.Room)) <= 0
 		switch {
 		case c.down > 0:
 			coarse++
-			if c.scale != 1 || c.tokenTicks < 2 {
+			if c.scale != 1 || c.Token < 2 {
 				t.Fatalf("%+v: a tick is 2^%d ns, and a token at least two ticks", c, c.down)
 			}
 			if most := new(big.Int).Add(exact, product(2, 1<<c.down, uint64(c.rate))); took.Cmp(most) > 0 {
@@ -98,19 +99,19 @@ func TestTermsOfAnyRate(t *testing.T) {
 		case c.scale < 1<<usualFineness && fits:
 			t.Fatalf("%+v: ticks are coarser than need be", c)
 		}
-		if c.tokenTicks < precision && c.scale < 1<<mostFineness && fits && c.down == 0 {
+		if c.Token < precision && c.scale < 1<<mostFineness && fits && c.down == 0 {
 			t.Fatalf("%+v: a token has less than a million ticks, where more fit", c)
 		}
 		last := c.tick(c.span)
 		if c.span < math.MaxInt64 {
 			long++
-			if got := quotient(product(c.span, c.scale), bigOf(1<<c.down), false, math.MaxUint64); got != last || last != maxTicks {
+			if got := quotient(product(c.span, c.scale), bigOf(1<<c.down), false, math.MaxUint64); got != last || last != gcra.Room {
 				t.Fatalf("%+v: at the end of the span the tick is %d, want 2^61", c, last)
 			}
-		} else if last > maxTicks {
+		} else if last > gcra.Room {
 			t.Fatalf("%+v: the tick at the end of time is %d", c, last)
 		}
-		if c.late(math.MaxInt64) < c.burstTicks && c.span < math.MaxInt64 || c.late(c.span) != last || c.late(math.MaxUint64) != c.late(2*c.span) {
+		if c.late(math.MaxInt64) < c.Full && c.span < math.MaxInt64 || c.late(c.span) != last || c.late(math.MaxUint64) != c.late(2*c.span) {
 			t.Fatalf("%+v: past its span every bucket is full", c)
 		}
 	}
@@ -130,29 +131,29 @@ func TestTermsAgainstIntegers(t *testing.T) {
 	for range 20_000 {
 		c := randomTermsOf(r)
 		tick := c.tick(uint64(r.Int64N(1<<r.IntN(61)+1)) % max(1, c.span))
-		word := tick + uint64(r.Int64N(int64(c.burstTicks)+1))
+		word := tick + uint64(r.Int64N(int64(c.Full)+1))
 		if r.IntN(4) == 0 {
 			word = tick - min(tick, uint64(r.IntN(3))) // full
 		}
-		free := c.burstTicks - (max(word, tick) - tick)
-		level := new(big.Int).Quo(new(big.Int).Mul(bigOf(free), bigOf(uint64(fixed.Token))), bigOf(c.tokenTicks))
-		if got := c.level(word, tick); level.Cmp(bigOf(uint64(got))) != 0 || c.free(word, tick) != free {
-			t.Fatalf("%+v: the level at %d of %d is %v and %d, want %v and %d", c, tick, word, got, c.free(word, tick), level, free)
+		free := c.Full - (max(word, tick) - tick)
+		level := new(big.Int).Quo(new(big.Int).Mul(bigOf(free), bigOf(uint64(fixed.Token))), bigOf(c.Token))
+		if got := c.level(word, tick); level.Cmp(bigOf(uint64(got))) != 0 || c.Free(word, tick) != free {
+			t.Fatalf("%+v: the level at %d of %d is %v and %d, want %v and %d", c, tick, word, got, c.Free(word, tick), level, free)
 		}
 
 		n := r.Int64N(int64(1) << r.IntN(45))
 		if r.IntN(2) == 0 {
-			n = min(int64(c.burst), n) + int64(r.IntN(2))
+			n = min(int64(c.Quota), n) + int64(r.IntN(2))
 		}
-		next, fits := c.take(word, tick, n)
-		if want := product(uint64(n), c.tokenTicks).Cmp(bigOf(free)) <= 0; fits != want {
+		next, fits := c.Take(word, tick, uint64(n))
+		if want := product(uint64(n), c.Token).Cmp(bigOf(free)) <= 0; fits != want {
 			t.Fatalf("%+v: %d of %d ticks fit: %v", c, n, free, fits)
 		}
-		if fits && c.free(next, tick) != free-uint64(n)*c.tokenTicks {
-			t.Fatalf("%+v: %d ticks are left of %d after %d were taken", c, c.free(next, tick), free, n)
+		if fits && c.Free(next, tick) != free-uint64(n)*c.Token {
+			t.Fatalf("%+v: %d ticks are left of %d after %d were taken", c, c.Free(next, tick), free, n)
 		}
 
-		missing := new(big.Int).Sub(product(uint64(n), c.tokenTicks), bigOf(free))
+		missing := new(big.Int).Sub(product(uint64(n), c.Token), bigOf(free))
 		want := uint64(0)
 		switch {
 		case missing.Sign() <= 0:
@@ -177,9 +178,9 @@ func TestTermsAgainstIntegers(t *testing.T) {
 			d = longestPrepared + limit.Time(r.IntN(3)-1)
 		}
 		rate := fixed.Amount(r.Int64N(int64(1) << r.IntN(63)))
-		came := new(big.Int).Mul(product(uint64(rate), uint64(d)), bigOf(c.tokenTicks))
+		came := new(big.Int).Mul(product(uint64(rate), uint64(d)), bigOf(c.Token))
 		want = quotient(came, bigOf(perNanosecond), true, math.MaxUint64)
-		if whole := quotient(product(uint64(rate), uint64(d)), bigOf(perNanosecond), false, math.MaxUint64); d > longestPrepared || product(whole, c.tokenTicks).Cmp(bigOf(maxTicks)) > 0 {
+		if whole := quotient(product(uint64(rate), uint64(d)), bigOf(perNanosecond), false, math.MaxUint64); d > longestPrepared || product(whole, c.Token).Cmp(bigOf(gcra.Room)) > 0 {
 			want = math.MaxUint64
 		} else {
 			brought++
@@ -206,18 +207,18 @@ func TestReceiveConserves(t *testing.T) {
 	added, removed, over := 0, 0, 0
 	for range 20_000 {
 		from, to := randomTermsOf(r), randomTermsOf(r)
-		free := uint64(r.Int64N(int64(from.burstTicks) + 1))
+		free := uint64(r.Int64N(int64(from.Full) + 1))
 		add := fixed.Amount(r.Int64N(int64(fixed.Token) << r.IntN(20)))
 		add -= fixed.Amount(r.Int64N(int64(fixed.Token) << r.IntN(20)))
 		if r.IntN(4) == 0 {
 			add = add / fixed.Token * fixed.Token
 		}
 		surplus := to.receive(free, from, add)
-		if surplus < 0 || to.frozenWord > to.burstTicks {
-			t.Fatalf("%v is returned, and the word is %d of %d", surplus, to.frozenWord, to.burstTicks)
+		if surplus < 0 || to.frozenWord > to.Full {
+			t.Fatalf("%v is returned, and the word is %d of %d", surplus, to.frozenWord, to.Full)
 		}
-		before := new(big.Rat).SetFrac(product(free, uint64(fixed.Token)), bigOf(from.tokenTicks))
-		after := new(big.Rat).SetFrac(product(to.burstTicks-to.frozenWord, uint64(fixed.Token)), bigOf(to.tokenTicks))
+		before := new(big.Rat).SetFrac(product(free, uint64(fixed.Token)), bigOf(from.Token))
+		after := new(big.Rat).SetFrac(product(to.Full-to.frozenWord, uint64(fixed.Token)), bigOf(to.Token))
 		want := new(big.Rat).Add(before, new(big.Rat).SetInt64(int64(add)))
 		out := new(big.Rat).SetInt64(int64(surplus))
 		if add < 0 {
@@ -226,11 +227,11 @@ func TestReceiveConserves(t *testing.T) {
 			want = before
 		}
 		lost, _ := new(big.Rat).Sub(want, new(big.Rat).Add(after, out)).Float64()
-		grain := 3 + 2*float64(fixed.Token)/float64(to.tokenTicks)
+		grain := 3 + 2*float64(fixed.Token)/float64(to.Token)
 		if lost < 0 || lost > grain {
 			t.Fatalf("%d ticks of %+v and %v: %v millionths are lost in %+v, surplus %v", free, from, add, lost, to, surplus)
 		}
-		level := fixed.Amount(quotient(product(free, uint64(fixed.Token)), bigOf(from.tokenTicks), false, math.MaxUint64))
+		level := fixed.Amount(quotient(product(free, uint64(fixed.Token)), bigOf(from.Token), false, math.MaxUint64))
 		switch {
 		case add > 0:
 			added++

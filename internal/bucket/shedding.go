@@ -32,9 +32,9 @@ func (d *shedding) refuse(t *setting, now limit.Time, n int64) bool {
 		return false
 	}
 	pass := d.pass
-	if !d.independent && t.burstTicks > 0 {
+	if !d.independent && t.Full > 0 {
 		if word := t.word.Load(); word != wordFrozen {
-			pass *= max(0, 1+admitGain*(float64(t.free(word, t.late(t.moment(now))))/float64(t.burstTicks)-0.5))
+			pass *= max(0, 1+admitGain*(float64(t.Free(word, t.late(t.moment(now))))/float64(t.Full)-0.5))
 		}
 	}
 	return pass < 1 && d.random() >= pass
@@ -70,7 +70,7 @@ func (b *Bucket) Suppress(now limit.Time, s Suppression, independent bool) {
 	b.shedding.Store(next)
 	rate, whole := b.lend(b.lent.rate, b.lent.whole)
 	old := b.setting.Load()
-	if rate == old.rate && whole == old.burst {
+	if rate == old.rate && whole == old.Quota {
 		return
 	}
 	old.freeze()

@@ -23,8 +23,8 @@ func WantedByUse(held, admitted fixed.Amount, tolerance, growth float64) fixed.A
 	used := one - min(fixed.Fraction(tolerance, usualReserve, 1), one-1)
 	h, a := fixed.Clamp(held), fixed.Clamp(admitted)
 	if !fixed.ProductAtMost(a, one, h, used) {
-		grown := fixed.Sum{}.AddProduct(h, uint64(min(growth, 1000)*float64(one)))
-		return fixed.Amount(max(grown.Div(one), a))
+		grown := fixed.Amount(h).Scale(fixed.Amount(min(growth, 1000)*float64(one)), fixed.Token)
+		return max(grown, fixed.Amount(a))
 	}
 	// Rounded up, so that a use that stays is not above the tolerance after it. It
 	// is not above what is held.

@@ -134,7 +134,7 @@ func (c *Claimant) weight() uint64 { return uint64(max(c.Weight, 1)) }
 
 // wanted returns the sums of what is wanted and of the weights. Weights of as many
 // claims as fit a memory fit 64 bits.
-func wanted(claims []Claimant) (want fixed.Sum, weights uint64) {
+func wanted(claims []Claimant) (want fixed.Wide, weights uint64) {
 	for i := range claims {
 		want = want.Add(claims[i].want())
 		weights += claims[i].weight()

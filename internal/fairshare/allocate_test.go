@@ -35,7 +35,7 @@ func sharesOf(t testing.TB, a *Allocator, capacity fixed.Amount, claims []Claima
 // checkShares checks the sum and the bounds that each kind promises.
 func checkShares(t testing.TB, a *Allocator, capacity fixed.Amount, claims []Claimant, shares []fixed.Amount) {
 	t.Helper()
-	var total, wants fixed.Sum
+	var total, wants fixed.Wide
 	active := false
 	for i, s := range shares {
 		if s < 0 || s > fixed.MaxAmount {
@@ -61,7 +61,7 @@ func checkShares(t testing.TB, a *Allocator, capacity fixed.Amount, claims []Cla
 	if !active {
 		want = 0
 	}
-	if total != (fixed.Sum{Lo: want}) {
+	if total != (fixed.Wide{Lo: want}) {
 		t.Fatalf("%v: the shares of %d sum to %d, want %d", a.Kind, capacity, total, want)
 	}
 }
@@ -224,17 +224,17 @@ func TestApportion(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		parts := make([]uint64, 1+rng.IntN(20))
-		var all fixed.Sum
+		var all fixed.Wide
 		for i := range parts {
 			parts[i] = rng.Uint64() >> (1 + rng.UintN(64))
 			all = all.Add(parts[i])
 		}
 		amount := rng.Uint64N(1<<62+1) >> rng.UintN(63)
-		if all == (fixed.Sum{}) {
+		if all == (fixed.Wide{}) {
 			continue
 		}
 		a := fixed.NewApportion(amount, all)
-		var given fixed.Sum
+		var given fixed.Wide
 		for _, p := range parts {
 			got := a.Next(p)
 			given = given.Add(got)
@@ -249,7 +249,7 @@ func TestApportion(t *testing.T) {
 				}
 			}
 		}
-		if given != (fixed.Sum{Lo: amount}) {
+		if given != (fixed.Wide{Lo: amount}) {
 			t.Fatalf("%d of %v: gave %v", amount, parts, given)
 		}
 	}

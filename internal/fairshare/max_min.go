@@ -11,7 +11,7 @@ type contender struct {
 
 // band is what is known of the claims of one priority.
 type band struct {
-	want  fixed.Sum
+	want  fixed.Wide
 	count int
 	start int    // among the contenders
 	share uint64 // of the band as a whole
@@ -145,7 +145,7 @@ func fill(group []contender, amount uint64, shares []fixed.Amount) {
 
 // byWeight divides the whole amount by weight.
 func byWeight(group []contender, amount, weights uint64, shares []fixed.Amount) {
-	parts := fixed.NewApportion(amount, fixed.Sum{Lo: weights})
+	parts := fixed.NewApportion(amount, fixed.Wide{Lo: weights})
 	for i := range group {
 		shares[group[i].index] = fixed.Amount(parts.Next(group[i].weight))
 	}

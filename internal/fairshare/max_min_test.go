@@ -332,7 +332,7 @@ func TestGuaranteesHold(t *testing.T) {
 		}
 		shares := sharesOf(t, a, capacity, claims)
 		for _, g := range a.Guarantees {
-			var got, want fixed.Sum
+			var got, want fixed.Wide
 			for i, c := range claims {
 				if c.Band == g.Band {
 					got, want = got.Add(uint64(shares[i])), want.Add(uint64(c.Want))

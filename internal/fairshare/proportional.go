@@ -15,7 +15,7 @@ func proportional(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 		return
 	}
 	left := capacity
-	var missing fixed.Sum
+	var missing fixed.Wide
 	for i := range claims {
 		w, weight := claims[i].want(), claims[i].weight()
 		// Those with at least their part by weight get all; the others get
@@ -35,7 +35,7 @@ func proportional(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 // equal divides the whole capacity by weight.
 func equal(capacity uint64, claims []Claimant, shares []fixed.Amount) {
 	_, weights := wanted(claims)
-	parts := fixed.NewApportion(capacity, fixed.Sum{Lo: weights})
+	parts := fixed.NewApportion(capacity, fixed.Wide{Lo: weights})
 	for i := range claims {
 		shares[i] = fixed.Amount(parts.Next(claims[i].weight()))
 	}
