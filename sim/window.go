@@ -3,8 +3,8 @@ package sim
 import (
 	"math"
 	"math/big"
-	"math/bits"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -69,35 +69,12 @@ func ratio(a, b float64) float64 {
 // goes through and which may go into debt: the largest debt is how far the fleet was over.
 // It counts in the ticks of [limit.Bucket], exactly.
 type central struct {
-	n, p    uint64 // n tokens per p nanoseconds
-	burst   wide   // in ticks
+	n, p    uint64     // n tokens per p nanoseconds
+	burst   fixed.Wide // in ticks
 	quota   int64
-	full    wide // the tick at which the bucket is full
-	over    wide // the largest debt beyond the burst under this limit
+	full    fixed.Wide // the tick at which the bucket is full
+	over    fixed.Wide // the largest debt beyond the burst under this limit
 	overall float64
-}
-
-// wide is a number of 128 bits.
-type wide struct{ hi, lo uint64 }
-
-func (a wide) plus(b wide) wide {
-	lo, carry := bits.Add64(a.lo, b.lo, 0)
-	hi, _ := bits.Add64(a.hi, b.hi, carry)
-	return wide{hi, lo}
-}
-
-// minus returns a-b, which must not be negative.
-func (a wide) minus(b wide) wide {
-	lo, borrow := bits.Sub64(a.lo, b.lo, 0)
-	hi, _ := bits.Sub64(a.hi, b.hi, borrow)
-	return wide{hi, lo}
-}
-
-func (a wide) less(b wide) bool { return a.hi < b.hi || a.hi == b.hi && a.lo < b.lo }
-
-func product(a, b uint64) wide {
-	hi, lo := bits.Mul64(a, b)
-	return wide{hi, lo}
 }
 
 func newCentral(l Limit) *central {
@@ -112,22 +89,20 @@ func (c *central) set(l Limit) {
 		c.p = 1 << 32 // a bucket that never refills can hold parts of tokens too
 	}
 	c.quota = l.Burst
-	c.burst = product(uint64(l.Burst), c.p)
+	c.burst = fixed.Product(uint64(l.Burst), c.p)
 }
 
-func (c *central) tick(now int64) wide { return product(uint64(now)+uint64(origin), c.n) }
+func (c *central) tick(now int64) fixed.Wide { return fixed.Product(uint64(now)+uint64(origin), c.n) }
 
 // admit takes cost at now, fit or not.
 func (c *central) admit(now, cost int64) {
 	t := c.tick(now)
-	if c.full.less(t) {
+	if t.More(c.full) {
 		c.full = t
 	}
-	c.full = c.full.plus(product(uint64(cost), c.p))
-	if room := t.plus(c.burst); room.less(c.full) {
-		if debt := c.full.minus(room); c.over.less(debt) {
-			c.over = debt
-		}
+	c.full = c.full.Plus(fixed.Product(uint64(cost), c.p))
+	if debt := c.full.Minus(t.Plus(c.burst)); debt.More(c.over) {
+		c.over = debt
 	}
 }
 
@@ -135,34 +110,31 @@ func (c *central) admit(now, cost int64) {
 // new burst: what a fleet admitted under the old one is no fault under the new one.
 func (c *central) change(now int64, l Limit) {
 	c.settle()
-	used := new(big.Int)
-	if t := c.tick(now); t.less(c.full) {
-		used = c.full.minus(t).big()
-	}
+	used := bigOf(c.full.Minus(c.tick(now)))
 	old := new(big.Int).SetUint64(c.p)
 	c.set(l)
 	// Rounded down: a part of a tick must not make a fleet guilty.
 	used.Mul(used, new(big.Int).SetUint64(c.p)).Quo(used, old)
 	debt := c.burst
-	if used.Cmp(c.burst.big()) < 0 {
+	if used.Cmp(bigOf(c.burst)) < 0 {
 		lo := new(big.Int).And(used, new(big.Int).SetUint64(math.MaxUint64))
-		debt = wide{new(big.Int).Rsh(used, 64).Uint64(), lo.Uint64()}
+		debt = fixed.Wide{Hi: new(big.Int).Rsh(used, 64).Uint64(), Lo: lo.Uint64()}
 	}
-	c.full = c.tick(now).plus(debt)
+	c.full = c.tick(now).Plus(debt)
 }
 
 // settle counts the debt under the present limit.
 func (c *central) settle() {
-	if c.over != (wide{}) {
-		f := new(big.Float).SetInt(c.over.big())
+	if c.over != (fixed.Wide{}) {
+		f := new(big.Float).SetInt(bigOf(c.over))
 		f.Quo(f, new(big.Float).SetUint64(c.p))
 		tokens, _ := f.Float64()
 		c.overall = max(c.overall, tokens)
 	}
-	c.over = wide{}
+	c.over = fixed.Wide{}
 }
 
-func (a wide) big() *big.Int {
-	x := new(big.Int).SetUint64(a.hi)
-	return x.Lsh(x, 64).Or(x, new(big.Int).SetUint64(a.lo))
+func bigOf(w fixed.Wide) *big.Int {
+	x := new(big.Int).SetUint64(w.Hi)
+	return x.Lsh(x, 64).Or(x, new(big.Int).SetUint64(w.Lo))
 }
