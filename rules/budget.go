@@ -2,13 +2,13 @@ package rules
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -133,12 +133,7 @@ func (b *builder) restrict(s *scope, l *Limit, v *Variant) {
 
 // hard is the count above which requests are refused.
 func (l *Limit) hard(nominal int64) int64 {
-	hi, lo := bits.Mul64(uint64(nominal), uint64(l.HardPercent))
-	count := uint64(math.MaxUint64)
-	if hi < 100 {
-		count, _ = bits.Div64(hi, lo, 100)
-	}
-	return int64(min(count, math.MaxInt64))
+	return int64(min(fixed.Product(uint64(nominal), uint64(l.HardPercent)).Div(100), math.MaxInt64))
 }
 
 // Restricted returns the count above which requests are refused, for another nominal count than the file's.

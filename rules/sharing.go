@@ -2,10 +2,10 @@ package rules
 
 import (
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/stint-io/stint/internal/document"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -70,9 +70,7 @@ func (s Split) Part(p limit.Policy) limit.Policy {
 
 // portion is n*part/of rounded down; part is at most of.
 func portion(n, part, of int64) int64 {
-	hi, lo := bits.Mul64(uint64(max(n, 0)), uint64(part))
-	q, _ := bits.Div64(hi, lo, uint64(of))
-	return int64(q)
+	return int64(fixed.MulDiv(uint64(max(n, 0)), uint64(part), uint64(of)))
 }
 
 // Suppress says how a limit is suppressed. The zero value has the defaults.

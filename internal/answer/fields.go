@@ -1,12 +1,12 @@
 package answer
 
 import (
-	"math/bits"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -326,10 +326,8 @@ func granted(r *limit.Result, n int64, up bool) time.Duration {
 		return 0
 	}
 	// n <= quota, so the quotient is at most the window.
-	hi, lo := bits.Mul64(uint64(n), uint64(r.Window))
-	t, rest := bits.Div64(hi, lo, uint64(r.Quota))
-	if up && rest != 0 {
-		t++
+	if up {
+		return time.Duration(fixed.MulDivUp(uint64(n), uint64(r.Window), uint64(r.Quota)))
 	}
-	return time.Duration(t)
+	return time.Duration(fixed.MulDiv(uint64(n), uint64(r.Window), uint64(r.Quota)))
 }

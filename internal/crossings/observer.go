@@ -3,11 +3,11 @@ package crossings
 import (
 	"context"
 	"math"
-	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -133,13 +133,7 @@ func (o *Observer) note(w *watched, c *store.Charge, back int64) {
 
 // nominalOf returns the count of which quota is so many percent, at least 100.
 func nominalOf(quota int64, percent int) int64 {
-	hi, lo := bits.Mul64(uint64(max(quota, 0)), 100)
-	lo, carry := bits.Add64(lo, uint64(percent)-1, 0)
-	if hi += carry; hi >= uint64(percent) {
-		return quota
-	}
-	n, _ := bits.Div64(hi, lo, uint64(percent))
-	return int64(min(n, math.MaxInt64))
+	return int64(fixed.MulDivUp(uint64(max(quota, 0)), 100, uint64(percent)))
 }
 
 func (o *Observer) look(w *watched, c *store.Charge, amount int64) {

@@ -10,12 +10,12 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math"
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 )
@@ -148,9 +148,7 @@ func (s *Standing) kinds(was bool) (k Kinds) {
 
 // Above reports whether used is more than percent of nominal.
 func Above(used, nominal int64, percent int) bool {
-	uHi, uLo := bits.Mul64(uint64(max(used, 0)), 100)
-	tHi, tLo := bits.Mul64(uint64(nominal), uint64(percent))
-	return uHi > tHi || uHi == tHi && uLo > tLo
+	return !fixed.ProductAtMost(uint64(max(used, 0)), 100, uint64(nominal), uint64(percent))
 }
 
 // NewWatcher returns a watcher that notes what it finds while Run runs.

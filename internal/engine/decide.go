@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/override"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
@@ -451,7 +451,5 @@ func foldBan(v, ban *limit.Verdict) {
 
 // above reports whether more than percent of nominal is used of quota.
 func above(quota, nominal, remaining int64, percent int) bool {
-	uHi, uLo := bits.Mul64(uint64(max(quota-remaining, 0)), 100)
-	tHi, tLo := bits.Mul64(uint64(nominal), uint64(percent))
-	return uHi > tHi || uHi == tHi && uLo > tLo
+	return !fixed.ProductAtMost(uint64(max(quota-remaining, 0)), 100, uint64(nominal), uint64(percent))
 }

@@ -2,10 +2,10 @@ package partition
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -44,12 +44,7 @@ func newNumbers(t Terms, window limit.Time) (*numbers, error) {
 	}
 	c.offsets = t.Part.offsets()
 	if t.Burst > 0 {
-		hi, lo := bits.Mul64(uint64(t.Burst), c.p)
-		c.lifetime = math.MaxInt64
-		if hi < c.n {
-			q, _ := bits.Div64(hi, lo, c.n)
-			c.lifetime = limit.Time(max(1, min(q, math.MaxInt64)))
-		}
+		c.lifetime = limit.Time(max(1, min(fixed.Product(uint64(t.Burst), c.p).Div(c.n), math.MaxInt64)))
 	}
 	c.quota = c.largest()
 	return c, nil
@@ -65,15 +60,7 @@ func (c *numbers) same(d *numbers) bool {
 
 // due returns when token number is due: rounded up, so never early.
 func (c *numbers) due(number uint64) limit.Time {
-	hi, lo := bits.Mul64(number, c.p)
-	if hi >= c.n {
-		return math.MaxInt64
-	}
-	q, rest := bits.Div64(hi, lo, c.n)
-	if rest != 0 {
-		q++
-	}
-	return limit.Time(min(q, math.MaxInt64))
+	return limit.Time(min(fixed.Product(number, c.p).DivUp(c.n), math.MaxInt64))
 }
 
 // from returns the first number that is due at t or later.
@@ -82,17 +69,15 @@ func (c *numbers) from(t limit.Time) uint64 {
 		return 0
 	}
 	// ceil(c p/n) >= t is c p/n > t-1.
-	hi, lo := bits.Mul64(uint64(t-1), c.n)
-	q, _ := bits.Div64(hi, lo, c.p) // n <= p, so the quotient is below 2^63
-	return q + 1
+	return fixed.MulDiv(uint64(t-1), c.n, c.p) + 1 // n <= p, so the quotient is below 2^63
 }
 
 // own returns the number of the own token of that rank.
 func (c *numbers) own(rank uint64) uint64 {
 	if c.weight == 1 {
-		return saturatingAdd(saturatingMul(rank, c.units), uint64(c.offsets[0]))
+		return numbered(rank, c.units, uint64(c.offsets[0]))
 	}
-	return saturatingAdd(saturatingMul(rank/c.weight, c.units), uint64(c.offsets[rank%c.weight]))
+	return numbered(rank/c.weight, c.units, uint64(c.offsets[rank%c.weight]))
 }
 
 // rank returns the rank of the first own token with that number or a higher one.
@@ -191,15 +176,12 @@ func (c *numbers) largest() int64 {
 	fits := func(k uint64) bool {
 		if c.lifetime > 0 {
 			// The last is due before the first expires.
-			hi, lo := bits.Mul64(gap(c.units, c.offsets, k-1), c.p)
-			top, bottom := bits.Mul64(uint64(c.lifetime-1), c.n)
-			if hi > top || hi == top && lo > bottom {
+			if !fixed.ProductAtMost(gap(c.units, c.offsets, k-1), c.p, uint64(c.lifetime-1), c.n) {
 				return false
 			}
 		}
 		if c.window > 0 {
-			hi, lo := bits.Mul64(uint64(c.window), c.n)
-			least, _ := bits.Div64(hi, lo, c.p) // any window has that many tokens, or one more
+			least := fixed.MulDiv(uint64(c.window), c.n, c.p) // any window has that many tokens, or one more
 			if gap(c.units, c.offsets, k) > least {
 				return false
 			}
@@ -232,10 +214,7 @@ func saturatingAdd(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
-func saturatingMul(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a, b)
-	if hi != 0 {
-		return math.MaxUint64
-	}
-	return lo
+// numbered returns n*units + offset, at most MaxUint64.
+func numbered(n, units, offset uint64) uint64 {
+	return fixed.Product(n, units).Add(offset).Min(math.MaxUint64)
 }

@@ -98,7 +98,7 @@ func gap(units uint64, offsets []uint32, n uint64) uint64 {
 		}
 		widest = max(widest, d)
 	}
-	return saturatingAdd(saturatingMul(whole, units), widest)
+	return numbered(whole, units, widest)
 }
 
 // Terms is what one instance knows of a split limit.

@@ -4,11 +4,11 @@ import (
 	"hash/maphash"
 	"maps"
 	"math"
-	"math/bits"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -26,12 +26,7 @@ func (c *Count) of(nominal int64) int64 {
 	if c.N > 0 {
 		return c.N
 	}
-	hi, lo := bits.Mul64(uint64(nominal), uint64(c.Percent))
-	if hi >= 100 {
-		return limit.MaxCount
-	}
-	n, _ := bits.Div64(hi, lo, 100)
-	return int64(min(n, limit.MaxCount))
+	return int64(min(fixed.Product(uint64(nominal), uint64(c.Percent)).Div(100), limit.MaxCount))
 }
 
 // Assignment is what a customer has.
@@ -242,11 +237,7 @@ func (v *View) Assigned(budget string, nominal map[string]int64) (sum int64, cus
 		if customers += int(times); more != nil {
 			count = v.count(more, budget, count)
 		}
-		if hi, lo := bits.Mul64(uint64(count), uint64(times)); hi > 0 || lo > uint64(math.MaxInt64-sum) {
-			sum = math.MaxInt64
-		} else {
-			sum += int64(lo)
-		}
+		sum = int64(fixed.Product(uint64(count), uint64(times)).Add(uint64(sum)).Min(math.MaxInt64))
 	}
 	d := v.dir
 	d.mu.RLock()

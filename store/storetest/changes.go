@@ -2,10 +2,10 @@ package storetest
 
 import (
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -45,24 +45,17 @@ func (c *Changes) Over() error {
 				for _, in := range c.policies[policy] {
 					b := limit.NewBucket(in)
 					burst = max(burst, in.Quota())
-					if m, q := b.Terms(); more(m, p, n, q) {
+					if m, q := b.Terms(); !fixed.ProductAtMost(m, p, n, q) {
 						n, p = m, q
 					}
 				}
 			}
-			if sum += c.cost[j]; sum > burst && more(uint64(sum-burst), p, uint64(c.at[j]-c.at[i]), n) {
+			if sum += c.cost[j]; sum > burst && !fixed.ProductAtMost(uint64(sum-burst), p, uint64(c.at[j]-c.at[i]), n) {
 				return fmt.Errorf("%d were admitted in %v, of a burst of %d and %d per %v", sum, time.Duration(c.at[j]-c.at[i]), burst, n, time.Duration(p))
 			}
 		}
 	}
 	return nil
-}
-
-// more says whether a x b > c x d.
-func more(a, b, c, d uint64) bool {
-	h1, l1 := bits.Mul64(a, b)
-	h2, l2 := bits.Mul64(c, d)
-	return h1 > h2 || h1 == h2 && l1 > l2
 }
 
 // RandomBucket returns a random bucket: usual ones, and some with odd amounts.

@@ -1,8 +1,6 @@
 package leaselimits
 
 import (
-	"math/bits"
-
 	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
@@ -69,10 +67,5 @@ func perSecond(r limit.Rate) fixed.Amount {
 		return 0 // the zero rate
 	}
 	const scale = uint64(fixed.Token) * 1_000_000_000
-	hi, lo := bits.Mul64(uint64(r.Count), scale)
-	if hi >= uint64(r.Period) {
-		return fixed.MaxAmount
-	}
-	q, _ := bits.Div64(hi, lo, uint64(r.Period))
-	return fixed.Amount(min(q, uint64(fixed.MaxAmount)))
+	return fixed.Amount(min(fixed.Product(uint64(r.Count), scale).Div(uint64(r.Period)), uint64(fixed.MaxAmount)))
 }
