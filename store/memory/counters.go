@@ -3,7 +3,6 @@ package memory
 import (
 	"hash/maphash"
 	"math"
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/stint-io/stint/limit"
@@ -172,14 +171,12 @@ func (c *Counters) mostUsed(p limit.Policy) int64 {
 	if p.Unlimited || !isBucket(p) {
 		return 0
 	}
-	elapsed := max(c.store.since(), c.usedBeforeAt) - c.usedBeforeAt
-	period := uint64(max(p.Rate.Period, 1))
-	hi, lo := bits.Mul64(elapsed, uint64(p.Rate.Count))
-	if hi >= period {
-		return p.Quota()
-	}
-	refilled, _ := bits.Div64(hi, lo, period)
-	return max(p.Quota(), c.usedBefore-int64(min(refilled, uint64(c.usedBefore))))
+	// A bucket that holds as much as was used, and was empty then.
+	var s limit.BucketState
+	b := limit.NewBucket(p).WithQuota(c.usedBefore)
+	b.Take(&s, limit.Time(c.usedBeforeAt), c.usedBefore)
+	now := max(c.store.since(), c.usedBeforeAt)
+	return max(p.Quota(), c.usedBefore-b.Peek(s, limit.Time(now), 0).Remaining)
 }
 
 func isBucket(p limit.Policy) bool {
