@@ -1,7 +1,6 @@
 package client
 
 import (
-	"math"
 	"sync"
 	"time"
 
@@ -84,19 +83,7 @@ func (p *paced) wait(now limit.Time, n int64) time.Duration {
 		return 0
 	}
 	p.pace.Refill(now)
-	return timeOf(fixed.Whole(n)-p.pace.Level, p.pace.Rate)
-}
-
-// timeOf is how long a rate takes for an amount, rounded up.
-func timeOf(amount, rate fixed.Amount) time.Duration {
-	if amount <= 0 {
-		return 0
-	}
-	d := math.Ceil(float64(amount) / float64(max(1, rate)) * float64(time.Second))
-	if d >= float64(limit.Never) {
-		return limit.Never
-	}
-	return time.Duration(d)
+	return fixed.TimeFor(fixed.Whole(n)-p.pace.Level, p.pace.Rate)
 }
 
 // Try implements spender.

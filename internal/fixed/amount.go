@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
+	"time"
 )
 
 // Amount is a number of tokens, or of tokens per second, in millionths: fixed point,
@@ -57,15 +57,28 @@ func (a Amount) Scale(n, d Amount) Amount {
 	if a <= 0 || n <= 0 {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(a), uint64(n))
-	if hi >= uint64(d) {
-		return MaxAmount
-	}
-	q, _ := bits.Div64(hi, lo, uint64(d))
-	return Amount(min(q, uint64(MaxAmount)))
+	return Amount(min(Product(uint64(a), uint64(n)).Div(uint64(d)), uint64(MaxAmount)))
 }
 
-// saturate returns a + b, at most [MaxAmount]. Neither is negative.
+// In returns what a rate of a per second brings in d, rounded down, at most [MaxAmount]; 0 if a or d is not positive.
+func (a Amount) In(d time.Duration) Amount { return a.Scale(Amount(d), Amount(time.Second)) }
+
+// Per returns the rate, per second, that brings a in d, rounded down, at most [MaxAmount]. d is positive.
+func (a Amount) Per(d time.Duration) Amount { return a.Scale(Amount(time.Second), Amount(d)) }
+
+// TimeFor returns how long a rate takes to bring an amount, rounded up; MaxInt64 if that is longer than a Duration, as at
+// a rate of 0.
+func TimeFor(amount, rate Amount) time.Duration {
+	switch {
+	case amount <= 0:
+		return 0
+	case rate <= 0:
+		return math.MaxInt64
+	}
+	return time.Duration(min(Product(uint64(amount), uint64(time.Second)).DivUp(uint64(rate)), math.MaxInt64))
+}
+
+// SaturatingAdd returns a + b, at most [MaxAmount]. Neither is negative.
 func SaturatingAdd(a, b Amount) Amount { return Amount(min(uint64(a)+uint64(b), uint64(MaxAmount))) }
 
 // Near reports whether a and b differ by at most one part of the larger: near(a, b, 64)
@@ -77,7 +90,7 @@ func Near(a, b Amount, part Amount) bool {
 // Clamp returns a as an unsigned number from 0 to [MaxAmount].
 func Clamp(a Amount) uint64 { return uint64(min(max(a, 0), MaxAmount)) }
 
-// rounded returns x millionths as an amount from 0 to [MaxAmount].
+// Round returns x millionths as an amount from 0 to [MaxAmount].
 func Round(x float64) Amount { return Amount(min(max(math.Round(x), 0), float64(MaxAmount))) }
 
 // Fraction returns f in millionths, at least one; usual where f is not above 0 and at

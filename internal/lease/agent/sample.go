@@ -120,7 +120,7 @@ func (r *resource) sampleRate(now limit.Time, t *timing, obs bucket.Reading, uni
 	held := r.lease.held()
 	trip := max(t.trip, minTrip)
 	// cover is the tokens that the demand takes in two round trips, and one request more.
-	cover := unit + r.load.demand.Scale(fixed.Amount(2*trip), fixed.Amount(time.Second))
+	cover := unit + r.load.demand.In(2*trip)
 	r.load.shortfall = r.currentShortfall(now, t, obs, held, cover, unit)
 	r.giveBackUnneeded(now, t, obs, held, cover)
 	r.reportChange(now, held, unit)

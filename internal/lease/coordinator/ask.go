@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
@@ -48,13 +49,13 @@ func (c *Coordinator) ask(now limit.Time, q *lease.Ask) (a lease.Answer, must ui
 		must = b.Must
 	}
 	a.Tokens = b.Level(now)
-	a.ResetAfter = pool.Fills(b.Burst-a.Tokens, b.Rate)
+	a.ResetAfter = fixed.TimeFor(b.Burst-a.Tokens, b.Rate)
 	switch {
 	case a.Admitted:
 	case q.Cost > b.Burst:
-		a.RetryAfter = pool.Forever
+		a.RetryAfter = limit.Never
 	default:
-		a.RetryAfter = pool.Fills(q.Cost-before, b.Rate)
+		a.RetryAfter = fixed.TimeFor(q.Cost-before, b.Rate)
 	}
 	return a, must
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/pool"
+	"github.com/stint-io/stint/limit"
 )
 
 // one asks for n of a bucket without a lease.
@@ -28,14 +29,14 @@ func TestAnswers(t *testing.T) {
 		cost  float64
 		want  lease.Answer
 	}{
-		{0, 4, lease.Answer{Decided: true, Admitted: true, Tokens: tokens(6), ResetAfter: 2*time.Second + 1}},
-		{0, 7, lease.Answer{Decided: true, Tokens: tokens(6), RetryAfter: 500*time.Millisecond + 1, ResetAfter: 2*time.Second + 1}},
-		{500 * time.Millisecond, 7, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5*time.Second + 1}},
-		{0, 0, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5*time.Second + 1}},
-		{0, 11, lease.Answer{Decided: true, RetryAfter: pool.Forever, ResetAfter: 5*time.Second + 1}},
-		{0, -3, lease.Answer{Decided: true, Admitted: true, Tokens: tokens(3), ResetAfter: 3500*time.Millisecond + 1}},
+		{0, 4, lease.Answer{Decided: true, Admitted: true, Tokens: tokens(6), ResetAfter: 2 * time.Second}},
+		{0, 7, lease.Answer{Decided: true, Tokens: tokens(6), RetryAfter: 500 * time.Millisecond, ResetAfter: 2 * time.Second}},
+		{500 * time.Millisecond, 7, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5 * time.Second}},
+		{0, 0, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5 * time.Second}},
+		{0, 11, lease.Answer{Decided: true, RetryAfter: limit.Never, ResetAfter: 5 * time.Second}},
+		{0, -3, lease.Answer{Decided: true, Admitted: true, Tokens: tokens(3), ResetAfter: 3500 * time.Millisecond}},
 		{0, -30, lease.Answer{Decided: true, Admitted: true, Tokens: tokens(10)}},
-		{time.Hour, 10, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5*time.Second + 1}},
+		{time.Hour, 10, lease.Answer{Decided: true, Admitted: true, ResetAfter: 5 * time.Second}},
 	} {
 		d.now = d.now.Add(c.after)
 		if got := d.one(theLimit, c.cost); got != c.want {
@@ -99,8 +100,8 @@ func TestAskInRecovery(t *testing.T) {
 		e := Takeover{Epoch: 2, Former: 1, Holders: holders}
 		if known {
 			e.Used = &Used{others: -1, of: map[BucketID]usedBucket{
-				pool.IDOf(lent): {tokens: fixed.Whole(4), fills: pool.Forever, held: true, leased: true},
-				pool.IDOf(idle): {tokens: fixed.Whole(6), fills: pool.Forever},
+				pool.IDOf(lent): {tokens: fixed.Whole(4), fills: limit.Never, held: true, leased: true},
+				pool.IDOf(idle): {tokens: fixed.Whole(6), fills: limit.Never},
 			}}
 		}
 		d.step(e)

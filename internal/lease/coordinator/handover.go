@@ -3,6 +3,7 @@ package coordinator
 import (
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
@@ -37,7 +38,7 @@ func (c *Coordinator) Used(now limit.Time) *Used {
 	}
 	c.unlent.Each(now, func(id BucketID, b *pool.Bucket) {
 		level := b.Level(now)
-		u.of[id] = usedBucket{tokens: level, fills: pool.Fills(b.Burst-level, b.Rate)}
+		u.of[id] = usedBucket{tokens: level, fills: fixed.TimeFor(b.Burst-level, b.Rate)}
 	})
 	for _, r := range c.list {
 		r.Pool.Refill(now)

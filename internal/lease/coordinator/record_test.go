@@ -10,6 +10,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/holding"
 	"github.com/stint-io/stint/internal/lease/pool"
+	"github.com/stint-io/stint/limit"
 )
 
 // TestLargestRecord: whatever is in use, a record fits into a Kubernetes object, where it is in base64 twice, beside
@@ -27,7 +28,7 @@ func TestLargestRecord(t *testing.T) {
 	used := func(buckets int) *Used {
 		u := &Used{others: -1, of: map[BucketID]usedBucket{}}
 		for i := range buckets {
-			u.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: pool.Forever}
+			u.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: limit.Never}
 		}
 		return u
 	}

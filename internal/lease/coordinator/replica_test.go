@@ -232,8 +232,8 @@ func TestRateOfAFormerLeaseIsNotCountedTwice(t *testing.T) {
 		want  string
 	}{
 		{"nothing is known", nil, 0, "10/s burst 100 tokens 10."},
-		{"a part was held", &Used{others: -1, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {fills: pool.Forever, held: true, leased: true}}}, 0, "10/s burst 100 tokens 10."},
-		{"nothing was held", &Used{others: -1, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {fills: pool.Forever}}}, 0, "10/s burst 100 tokens 60."},
+		{"a part was held", &Used{others: -1, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {fills: limit.Never, held: true, leased: true}}}, 0, "10/s burst 100 tokens 10."},
+		{"nothing was held", &Used{others: -1, of: map[BucketID]usedBucket{pool.IDOf(theLimit): {fills: limit.Never}}}, 0, "10/s burst 100 tokens 60."},
 		{"nothing is known, and she reports", nil, 2 * time.Second, "10/s burst 100 tokens 40."},
 	} {
 		d := newDesk(t, lease.Terms{Rate: amount(10), Burst: fixed.Whole(100)})

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fairshare"
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/pool"
 	"github.com/stint-io/stint/limit"
@@ -28,7 +29,7 @@ func (c *Coordinator) tellUnlent(now limit.Time, id BucketID, b *pool.Bucket) {
 	if tokens, ok := b.Tell(now); ok {
 		c.number++
 		b.Must = c.number
-		c.levels = append(c.levels, Level{Bucket: id, Tokens: tokens, Fills: pool.Fills(b.Burst-tokens, b.Rate)})
+		c.levels = append(c.levels, Level{Bucket: id, Tokens: tokens, Fills: fixed.TimeFor(b.Burst-tokens, b.Rate)})
 	}
 }
 
@@ -68,7 +69,7 @@ func (c *Coordinator) replicateUnlent(now limit.Time, levels []Level) []Level {
 		if !c.replicating {
 			b.Told, b.ToldAt = b.Level(now), now
 		}
-		levels = append(levels, Level{Bucket: id, Tokens: b.Told, Age: time.Duration(now - b.ToldAt), Fills: pool.Fills(b.Burst-b.Told, b.Rate)})
+		levels = append(levels, Level{Bucket: id, Tokens: b.Told, Age: time.Duration(now - b.ToldAt), Fills: fixed.TimeFor(b.Burst-b.Told, b.Rate)})
 	})
 	return levels
 }

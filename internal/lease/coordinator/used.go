@@ -54,9 +54,9 @@ func fills(t *lease.Terms, tokens fixed.Amount) (longest time.Duration) {
 	if t.Semaphore || t.PerInstance() {
 		return 0
 	}
-	longest = pool.Fills(t.Burst-tokens, t.Rate)
+	longest = fixed.TimeFor(t.Burst-tokens, t.Rate)
 	for i := range t.Sites {
-		longest = max(longest, pool.Fills(t.Sites[i].Burst, t.Sites[i].Rate))
+		longest = max(longest, fixed.TimeFor(t.Sites[i].Burst, t.Sites[i].Rate))
 	}
 	return longest
 }

@@ -244,7 +244,7 @@ func TestHandOverOfALease(t *testing.T) {
 func TestHandOverThatCannotBeRead(t *testing.T) {
 	var h holding.Holders
 	h.Include(7, "a")
-	u := &Used{others: time.Hour, of: map[BucketID]usedBucket{{1}: {5, 6, 7, false, true}, {2}: {-7, 0, pool.Forever, true, false}}}
+	u := &Used{others: time.Hour, of: map[BucketID]usedBucket{{1}: {5, 6, 7, false, true}, {2}: {-7, 0, limit.Never, true, false}}}
 	r := Record{Holders: h, InSync: InSync{9, []uint64{10, 11}}, Used: u}
 	whole := r.Encode()
 	got, err := DecodeRecord(whole)
@@ -273,12 +273,12 @@ func TestTooManyUsedBuckets(t *testing.T) {
 	d := newDesk(t, hundred)
 	d.c.used.of = map[BucketID]usedBucket{}
 	for i := range maxUsed {
-		d.c.used.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: pool.Forever}
+		d.c.used.of[pool.IDOf(lease.ResourceID{Key: fmt.Sprint(i)})] = usedBucket{fills: limit.Never}
 	}
 	if u := d.c.Used(d.now); u == nil || len(u.of) != maxUsed {
 		t.Error("as many as can be are not handed over")
 	}
-	d.c.used.of[BucketID{}] = usedBucket{fills: pool.Forever}
+	d.c.used.of[BucketID{}] = usedBucket{fills: limit.Never}
 	if u := d.c.Used(d.now); u != nil {
 		t.Errorf("%d are handed over", len(u.of))
 	}

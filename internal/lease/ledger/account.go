@@ -169,7 +169,7 @@ func (a *Account) setOwn(former, t lease.Terms) {
 // run fast.
 func (a *Account) growRefundable() {
 	if dt := a.resource.Pool.At - a.refundableAt; dt > 0 {
-		a.refundable = fixed.SaturatingAdd(a.refundable, a.Held().Rate.Scale(fixed.Amount(dt+dt/lease.DriftMargin), fixed.Amount(time.Second)))
+		a.refundable = fixed.SaturatingAdd(a.refundable, a.Held().Rate.In(time.Duration(dt+dt/lease.DriftMargin)))
 		a.refundableAt = a.resource.Pool.At
 	}
 }

@@ -50,7 +50,7 @@ func newSuppression(r *Resource, now limit.Time) *suppression {
 	s := r.Terms.Suppress
 	was, _ := r.divider.(*suppression)
 	next := &suppression{terms: s}
-	late := r.Terms.Rate.Scale(fixed.Amount(s.ReportInterval()+lag), fixed.Amount(time.Second))
+	late := r.Terms.Rate.In(s.ReportInterval() + lag)
 	next.bucket = Pool{Rate: r.Terms.Rate, Burst: fixed.SaturatingAdd(r.Terms.Burst, late), At: now}
 	next.bucket.Level = next.bucket.Burst
 	if was != nil {
@@ -79,8 +79,8 @@ func (s *suppression) refill(now limit.Time) {
 	if s.bucket.Refill(now); dt <= 0 {
 		return
 	}
-	refilled := s.bucket.Rate.Scale(fixed.Amount(dt), fixed.Amount(time.Second))
-	s.spilled = min(fixed.SaturatingAdd(s.spilled, max(0, refilled-(s.bucket.Level-before))), s.bucket.Rate.Scale(fixed.Amount(latest), fixed.Amount(time.Second)))
+	refilled := s.bucket.Rate.In(time.Duration(dt))
+	s.spilled = min(fixed.SaturatingAdd(s.spilled, max(0, refilled-(s.bucket.Level-before))), s.bucket.Rate.In(latest))
 }
 
 // takeAttempts receives the totals that an instance has reported. It refuses totals that
@@ -101,7 +101,7 @@ func (s *suppression) takeAttempts(a *Account, d *lease.Demand, at Arrival) bool
 	a.Attempted, a.Admitted, a.counted, a.attemptedAt = d.Attempted, d.Admitted, true, at.Now
 	s.refill(at.Now)
 	if late := span + at.Late - s.terms.ReportInterval() - lag; late > 0 {
-		excused := min(attempted, s.spilled, s.bucket.Rate.Scale(fixed.Amount(late), fixed.Amount(time.Second)))
+		excused := min(attempted, s.spilled, s.bucket.Rate.In(late))
 		s.spilled -= excused
 		s.bucket.Level += excused
 	}
@@ -113,7 +113,7 @@ func (s *suppression) takeAttempts(a *Account, d *lease.Demand, at Arrival) bool
 		if a.attemptedSent = at.Sent; s.terms.Admitted {
 			attempted = admitted
 		}
-		a.attemptedRate = attempted.Scale(fixed.Amount(time.Second), fixed.Amount(counts))
+		a.attemptedRate = attempted.Per(time.Duration(counts))
 	}
 	return true
 }
@@ -165,7 +165,7 @@ func (s *suppression) targets(r *Resource, now limit.Time) {
 	if dt := now - s.added; dt > 0 {
 		// Spread over the time since the last round: attempts that are added at once with each
 		// report would be taken for a change of load.
-		more := s.attemptedRate.Scale(fixed.Amount(min(dt, limit.Time(quietFor(t)))), fixed.Amount(time.Second))
+		more := s.attemptedRate.In(min(time.Duration(dt), quietFor(t)))
 		if s.total += more; s.average != nil {
 			s.average.Spread(s.added, now, more)
 		}
@@ -261,7 +261,7 @@ func (s *suppression) suppression(a *Account) bucket.Suppression {
 	}
 	// The burst is the refill of two report intervals, the time until the next answer, in which arrivals
 	// above and below the mean balance. Not larger: all of it may be used at once.
-	burst := rate.Scale(fixed.Amount(2*s.terms.ReportInterval()), fixed.Amount(time.Second))
+	burst := rate.In(2 * s.terms.ReportInterval())
 	burst = min(r.Terms.Burst, max(fixed.Token, (burst+fixed.Token-1)/fixed.Token*fixed.Token))
 	return bucket.Suppression{Reject: s.reject, Rate: rate, Burst: burst}
 }

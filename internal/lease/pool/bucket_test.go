@@ -131,25 +131,3 @@ func TestUnlent(t *testing.T) {
 		t.Errorf("%d buckets that are full", u.Len())
 	}
 }
-
-// TestFills: a bucket has filled after that time, and not one millionth of a token earlier than a nanosecond before.
-func TestFills(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 7))
-	for range 10_000 {
-		rate, short := fixed.Amount(1+r.Int64N(int64(1)<<r.IntN(40))), fixed.Amount(1+r.Int64N(int64(1)<<r.IntN(40)))
-		d := Fills(short, rate)
-		if d == Forever {
-			continue
-		}
-		b := Bucket{Tokens: 0, At: 1, Rate: rate, Burst: short}
-		if b.Level(limit.Time(1).Add(d)) < short {
-			t.Fatalf("%v at %v/s has %v after %v", short, rate, b.Level(limit.Time(1).Add(d)), d)
-		}
-		if d > 2 && b.Level(limit.Time(1).Add(d-2)) >= short {
-			t.Fatalf("%v at %v/s is there before %v", short, rate, d)
-		}
-	}
-	if Fills(0, 0) != 0 || Fills(-1, 5) != 0 || Fills(1, 0) != Forever {
-		t.Error("nothing takes time, or something comes of nothing")
-	}
-}

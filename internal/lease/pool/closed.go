@@ -22,7 +22,7 @@ type closedBucket struct {
 }
 
 func (b closedBucket) full(now limit.Time) bool {
-	return fixed.Amount(now-b.at).Scale(b.rate, fixed.Amount(time.Second)) >= b.used
+	return b.rate.In(time.Duration(now-b.at)) >= b.used
 }
 
 // Close takes note of a bucket that is closed at the time up to which it is refilled. Of too many a half is
