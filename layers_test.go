@@ -164,7 +164,7 @@ internal/cluster < internal/configstore;
 # The other side of it: what a program sends. How many attempts a server is worth, and how many may
 # be retries, are arithmetic.
 limit < internal/accepts;
-NONE < internal/retrybudget;
+internal/fixed < internal/retrybudget;
 
 # What a server says of its limits, read back. Servers do not link the parser.
 limit, github.com/dunglas/httpsfv < internal/answer/reader;

@@ -2,9 +2,9 @@ package accepts
 
 import (
 	"fmt"
-	"math"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -16,15 +16,12 @@ const Classes = 4
 // can be noticed. Not more: each host keeps four bytes for each.
 const slots = 60
 
-// one is an attempt: credit is counted in thousandths, so that no rounding adds up.
-const one = 1000
-
 // few is the credit below which attempts are spaced. A server that has little capacity refuses the
 // second of two that come together, and would accept it a moment later: without the spaces a
 // client used 17 % of a server that refuses 90 % of its load, and with them 82 %
 // (TestBackendThatRefuses). Not more: who has credit left may burst. Not less: two accepts at once
 // would be followed by a burst of 2 x K.
-const few = 5 * one
+const few = 5 * fixed.Token
 
 // Config says how much is sent to a server that refuses. The zero value has the defaults.
 type Config struct {
@@ -80,8 +77,8 @@ func (c Config) WithDefaults() (Config, error) {
 
 // Throttle decides what is sent to one server. It is not safe for concurrent use; New makes one.
 type Throttle struct {
-	k       int64 // thousandths of an attempt that an accept pays for
-	spare   int64 // thousandths
+	k       fixed.Amount // attempts that an accept pays for
+	spare   fixed.Amount
 	slot    int64 // length of a part of the window, in nanoseconds
 	window  limit.Time
 	probe   int64
@@ -91,7 +88,7 @@ type Throttle struct {
 
 // class is the account of one class.
 type class struct {
-	credit   int64         // thousandths of attempts that may be sent, those reserved included
+	credit   fixed.Amount  // attempts that may be sent, those reserved included
 	reserved int64         // attempts in flight that have to be paid for
 	accepted [slots]uint32 // accepts in each part of the window
 	total    int64         // their sum
@@ -107,8 +104,8 @@ type class struct {
 // New returns an open throttle. c is what [Config.WithDefaults] returned.
 func New(c Config) *Throttle {
 	t := &Throttle{
-		k:      int64(math.Round(c.K * one)),
-		spare:  int64(c.Spare) * one,
+		k:      fixed.Round(c.K * float64(fixed.Token)),
+		spare:  fixed.Whole(int64(c.Spare)),
 		slot:   int64(c.Window) / slots,
 		window: limit.Time(c.Window),
 		probe:  int64(c.Probe),
@@ -140,16 +137,16 @@ func (t *Throttle) Send(now limit.Time, of int, draw float64) (a Attempt, wait t
 	case c.calm():
 		a.Reserved = false
 		return a, 0, true
-	case c.credit-c.reserved*one >= one && (t.now >= c.next || c.credit-c.reserved*one >= few):
+	case c.free() >= fixed.Token && (t.now >= c.next || c.free() >= few):
 		c.next = t.now.Add(time.Duration(c.gap))
 	case t.now >= c.probeAt:
 		// A probe brings the credit that it spends, so that what it earns is left.
 		a.Probe = true
-		c.credit += one
+		c.credit += fixed.Token
 		c.probeAt = t.now.Add(time.Duration(float64(t.probe) * (0.5 + draw)))
 	default:
 		until := c.probeAt
-		if c.credit-c.reserved*one >= one {
+		if c.free() >= fixed.Token {
 			until = min(until, c.next)
 		}
 		return Attempt{}, time.Duration(until - t.now), false
@@ -165,23 +162,23 @@ func (t *Throttle) Accepted(now limit.Time, a Attempt) {
 	c.total++
 	// Accepts that come so far apart are followed by K times as many attempts, evenly. Where the
 	// one before is long ago the round trip counts, so that K also holds for each of these.
-	c.gap = min(int64(t.now-a.at), int64(t.now-c.acceptAt), t.probe) * one / t.k
+	c.gap = min(int64(t.now-a.at), int64(t.now-c.acceptAt), t.probe) * int64(fixed.Token) / int64(t.k)
 	c.acceptAt = t.now
-	c.credit = min(c.credit+t.k-one, t.most(c))
+	c.credit = min(c.credit+t.k-fixed.Token, t.most(c))
 }
 
 // Refused ends an attempt that the server refused.
 func (t *Throttle) Refused(now limit.Time, a Attempt) {
 	c := t.end(now, a)
-	closed := c.credit-c.reserved*one < one
+	closed := c.free() < fixed.Token
 	for below := a.Class; below < Classes; below++ {
 		c := t.at(now, below)
 		// Debt is not kept: attempts beyond the credit were sent before anybody knew, and to
 		// pay for them would take as long as the fault has lasted.
-		c.credit = max(c.credit-one, 0)
+		c.credit = max(c.credit-fixed.Token, 0)
 		c.refused, c.ever = t.now, true
 	}
-	if !closed && c.credit-c.reserved*one < one {
+	if !closed && c.free() < fixed.Token {
 		// It has just closed. A probe at once would tell nothing new.
 		c.probeAt = max(c.probeAt, t.now.Add(time.Duration(t.probe/2)))
 	}
@@ -212,8 +209,13 @@ func (t *Throttle) Calm(now limit.Time) bool {
 // calm reports whether nothing was refused for a window.
 func (c *class) calm() bool { return !c.ever }
 
+// free is the credit that no attempt in flight has reserved.
+func (c *class) free() fixed.Amount { return c.credit - fixed.Amount(c.reserved)*fixed.Token }
+
 // most is the credit that may be kept: what the accepts of the window have left over.
-func (t *Throttle) most(c *class) int64 { return t.spare + (t.k-one)*c.total }
+func (t *Throttle) most(c *class) fixed.Amount {
+	return fixed.SaturatingAdd(t.spare, fixed.Whole(c.total).Scale(t.k-fixed.Token, fixed.Token))
+}
 
 // at returns the account of a class with what has expired at now taken off.
 func (t *Throttle) at(now limit.Time, of int) *class {

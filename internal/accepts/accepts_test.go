@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -35,7 +36,7 @@ func TestWalk(t *testing.T) {
 	now := 1000 * second
 	state := func(what string) {
 		c := th.at(now, 0)
-		log = append(log, fmt.Sprintf("%ds %s: credit %.1f, in flight %d", int64(now/second), what, float64(c.credit)/one, c.reserved))
+		log = append(log, fmt.Sprintf("%ds %s: credit %.1f, in flight %d", int64(now/second), what, c.credit.Float(), c.reserved))
 	}
 	send := func() Attempt {
 		t.Helper()
@@ -253,15 +254,15 @@ func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
 func within(th *Throttle, c Config, now limit.Time, accounts *[Classes]account) error {
 	for of, acc := range accounts {
 		cl := th.at(now, of)
-		bound := th.k*acc.accepts + one*(acc.probes+acc.unknown)
+		bound := th.k*fixed.Amount(acc.accepts) + fixed.Whole(acc.probes+acc.unknown)
 		if cl.calm() {
-			bound += one * (acc.inCalm + int64(c.Spare))
+			bound += fixed.Whole(acc.inCalm + int64(c.Spare))
 		}
-		if one*acc.attempts > bound {
-			return fmt.Errorf("class %d: %d attempts, want at most %.3f: %+v", of, acc.attempts, float64(bound)/one, acc)
+		if fixed.Whole(acc.attempts) > bound {
+			return fmt.Errorf("class %d: %d attempts, want at most %v: %+v", of, acc.attempts, bound, acc)
 		}
-		if cl.credit < 0 || cl.credit > th.most(cl)+one*acc.probes {
-			return fmt.Errorf("class %d: credit %d of %d", of, cl.credit, th.most(cl))
+		if cl.credit < 0 || cl.credit > th.most(cl)+fixed.Whole(acc.probes) {
+			return fmt.Errorf("class %d: credit %v of %v", of, cl.credit, th.most(cl))
 		}
 		if sum := sum(cl.accepted[:]); sum != cl.total {
 			return fmt.Errorf("%d accepts in the window, %d in its parts", cl.total, sum)

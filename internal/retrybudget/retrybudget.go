@@ -5,10 +5,11 @@
 // into the budget, and each retry takes one.
 package retrybudget
 
-import "fmt"
+import (
+	"fmt"
 
-// one is a retry, in millionths.
-const one = 1_000_000
+	"github.com/stint-io/stint/internal/fixed"
+)
 
 // Config says how many retries there may be. The zero value has the defaults.
 type Config struct {
@@ -47,14 +48,14 @@ func (c Config) WithDefaults() (Config, error) {
 
 // Budget counts retries. At any time there were at most Percent x requests + Reserve of them. It is
 // not safe for concurrent use; New makes one.
-type Budget struct{ left, each, most int64 }
+type Budget struct{ left, each, most fixed.Amount }
 
 // New returns a budget. c is what [Config.WithDefaults] returned.
 func New(c Config) *Budget {
 	return &Budget{
-		left: int64(c.Reserve) * one,
-		each: int64(c.Percent * (one / 100)),
-		most: int64(max(c.Most, c.Reserve)) * one,
+		left: fixed.Whole(int64(c.Reserve)),
+		each: fixed.Amount(c.Percent * float64(fixed.Token/100)),
+		most: fixed.Whole(int64(max(c.Most, c.Reserve))),
 	}
 }
 
@@ -63,12 +64,12 @@ func (b *Budget) Request() { b.left = min(b.left+b.each, b.most) }
 
 // Retry says whether a request may be sent again, and takes that retry.
 func (b *Budget) Retry() bool {
-	if b.left < one {
+	if b.left < fixed.Token {
 		return false
 	}
-	b.left -= one
+	b.left -= fixed.Token
 	return true
 }
 
 // Return gives back a retry that was not sent.
-func (b *Budget) Return() { b.left = min(b.left+one, b.most) }
+func (b *Budget) Return() { b.left = min(b.left+fixed.Token, b.most) }
