@@ -173,7 +173,7 @@ func FuzzBound(f *testing.F) {
 	})
 }
 
-// account is what the test counts for itself of a class, in thousandths of attempts.
+// account is what the test counts for itself of a class.
 type account struct{ attempts, accepts, probes, unknown, inCalm int64 }
 
 func boundAtRandom(t *testing.T, r *rand.Rand, name string) {
