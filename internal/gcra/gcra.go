@@ -16,9 +16,9 @@ const Room = 1 << 61
 
 // Bucket is the size and the rate of a bucket. It is a value without state, safe for concurrent use. Use [New].
 type Bucket struct {
-	Quota uint64 // what a full bucket holds, in tokens
 	Token uint64 // what a token is worth, in ticks
 	Full  uint64 // Quota in ticks
+	Quota uint64 // what a full bucket holds, in tokens
 }
 
 // New returns a bucket of quota tokens, each worth that many ticks; the product is at most [Room].
