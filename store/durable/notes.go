@@ -2,6 +2,7 @@ package durable
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -17,6 +18,7 @@ type notes struct {
 type noteShard struct {
 	mu   sync.Mutex
 	keys map[string]struct{}
+	last int // how many the last set had
 	// set is the number of keys. It is not the writer's interval: between the end of an interval and the moment when
 	// its keys are taken, a key of the next interval gets into the set of the one before, and must be noted again.
 	set atomic.Uint64
@@ -44,18 +46,22 @@ func (n *notes) add(key []byte) {
 	h := maphash.Bytes(n.seed, key)
 	sh := &n.shards[h>>60]
 	recent := *n.recent.Load()
-	place := &recent[h&uint64(len(recent)-1)]
-	if place.Load() == mark(h, sh.set.Load()) {
+	i := h & uint64(len(recent)-1)
+	first, second := &recent[i], &recent[i^1] // in one cache line
+	if m := mark(h, sh.set.Load()); first.Load() == m || second.Load() == m {
 		return // it is in the set, and its state is read after that is taken
 	}
 	sh.mu.Lock()
 	set := sh.set.Load()
 	if sh.keys == nil {
-		sh.keys = make(map[string]struct{})
+		sh.keys = make(map[string]struct{}, sh.last)
 	}
-	sh.keys[string(key)] = struct{}{}
+	if _, known := sh.keys[string(key)]; !known { // to look allocates nothing
+		sh.keys[string(key)] = struct{}{}
+	}
 	sh.mu.Unlock()
-	place.Store(mark(h, set))
+	second.Store(first.Load())
+	first.Store(mark(h, set))
 }
 
 func mark(hash, set uint64) uint64 { return hash ^ (set+1)*0x9E3779B97F4A7C15 }
@@ -67,9 +73,10 @@ func (n *notes) take() []string {
 		sh := &n.shards[i]
 		sh.mu.Lock()
 		taken := sh.keys
-		sh.keys = nil
+		sh.keys, sh.last = nil, len(taken)
 		sh.set.Add(1)
 		sh.mu.Unlock()
+		keys = slices.Grow(keys, len(taken))
 		for key := range taken {
 			keys = append(keys, key)
 		}

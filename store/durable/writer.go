@@ -3,6 +3,7 @@ package durable
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -166,6 +167,8 @@ func (w *writer) run(ctx context.Context) error {
 			continue
 		case <-tick.C:
 		case <-w.kick:
+			// Those that the last batch has let go count once more first, and wait for this batch and not for the next.
+			runtime.Gosched()
 		}
 		// A failure is logged and counted.
 		due = w.flush() == nil && w.grown() || due
