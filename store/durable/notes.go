@@ -24,11 +24,11 @@ type noteShard struct {
 	set atomic.Uint64
 }
 
-// A limit begins with leastRecent places, which are doubled while it has more keys in one interval than a quarter
-// of them, up to mostRecent: a megabyte for a limit of which a hundred thousand keys change in a second.
+// A limit begins with leastRecent places, and has four times as many as keys changed in one interval, or up to
+// mostRecent: two megabytes for a limit of which a hundred thousand keys change in half a second.
 const (
 	leastRecent = 1 << 10
-	mostRecent  = 1 << 17
+	mostRecent  = 1 << 18
 )
 
 func (n *notes) init() {
@@ -81,8 +81,12 @@ func (n *notes) take() []string {
 			keys = append(keys, key)
 		}
 	}
-	if places := len(*n.recent.Load()); len(keys) > places/4 && places < mostRecent {
-		n.makeRoom(2 * places)
+	places := len(*n.recent.Load())
+	for places < mostRecent && len(keys) > places/4 {
+		places *= 2
+	}
+	if places > len(*n.recent.Load()) {
+		n.makeRoom(places)
 	}
 	return keys
 }
