@@ -3,13 +3,14 @@ package client
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -80,7 +81,7 @@ func TestNetworkParted(t *testing.T) {
 func TestMessagesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
-		rng := rand.New(rand.NewPCG(3, 1))
+		rng := seeding.Rand(t)
 		h.loses = func() bool { return rng.IntN(5) == 0 }
 		h.terms["m"] = rateOf(100, 20)
 		var book ledger
@@ -156,7 +157,7 @@ func steppedCallers(t *testing.T) {
 	h := newHub(t, link20)
 	h.terms["m"] = rateOf(100, 20)
 	l := openLimit(t, h.run(t, "one"), "m", LimitOptions{})
-	rng := rand.New(rand.NewPCG(7, 7))
+	rng := seeding.Rand(t)
 	var book ledger
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		wall := time.Now().Add(time.Duration(rng.IntN(3)-1) * time.Hour)

@@ -4,13 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
@@ -192,7 +193,7 @@ func BenchmarkInProcess(b *testing.B) {
 // TestLineSettles: random amendments, arrivals and departures. Nobody overtakes, and
 // the totals agree.
 func TestLineSettles(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 5))
+	rng := seeding.Rand(t)
 	for range 200 {
 		l := &leased(t, 50*fixed.Token, 5).lease
 		if !l.timer.IsSetTo(waitline.Never) {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"errors"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -10,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
@@ -121,7 +122,7 @@ func TestWaitFuncTimesOut(t *testing.T) {
 		}
 		l := openLimit(t, c, "m", LimitOptions{})
 		a := answers{begin: time.Now()}
-		rng := rand.New(rand.NewPCG(3, 3))
+		rng := seeding.Rand(t)
 		bounds := make([]time.Duration, 200)
 		for i := range bounds {
 			bounds[i] = time.Duration(rng.Int64N(int64(3 * time.Second)))

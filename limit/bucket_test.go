@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 const second = Time(time.Second)
@@ -209,8 +211,8 @@ func TestBucketDoesNotDrift(t *testing.T) {
 // In any interval T at most burst + rate*T is admitted, whatever the times and
 // costs: the exact test over all intervals that begin and end at an admission.
 func TestBucketHistoriesNeverOver(t *testing.T) {
-	for i := range histories(t) {
-		r := rand.New(rand.NewPCG(uint64(i), 9))
+	for seed := range seeding.Draw(t, histories(t)) {
+		r := rand.New(rand.NewPCG(seed, 9))
 		p := Policy{Rate: Rate{Count: 1 + r.Int64N(50), Period: time.Duration(1 + r.Int64N(1000))}, Burst: 1 + r.Int64N(20)}
 		b := NewBucket(p)
 		var s BucketState
@@ -234,7 +236,7 @@ func TestBucketHistoriesNeverOver(t *testing.T) {
 				// A time up to 30 ns old stands for the interval before it.
 				room := (int64(log[to].at-log[from].at)+30)*p.Rate.Count + p.Burst*int64(p.Rate.Period)
 				if sum*int64(p.Rate.Period) > room {
-					t.Fatalf("history %d: %d admitted in %v under %v burst %d", i, sum, log[to].at-log[from].at, p.Rate, p.Burst)
+					t.Fatalf("history %d: %d admitted in %v under %v burst %d", seed, sum, log[to].at-log[from].at, p.Rate, p.Burst)
 				}
 			}
 		}

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"math/big"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestBucketOwes: what a bucket counts though it does not fit is paid by its rate and by
@@ -18,7 +19,7 @@ func TestBucketOwes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(10, 1))
+	r := seeding.Rand(t)
 	for range 400 {
 		p := Policy{Rate: Rate{1 + r.Int64N(1000), time.Duration(1 + r.Int64N(1e10))}, Burst: r.Int64N(1000), CountRefused: true}
 		if r.IntN(3) == 0 {
@@ -107,7 +108,7 @@ func TestOwedWithoutEnd(t *testing.T) {
 // TestRequestCountsRefused: a Limiter charges a request that says so as it would under a
 // policy that counts refused requests, and all others as ever.
 func TestRequestCountsRefused(t *testing.T) {
-	r := rand.New(rand.NewPCG(10, 2))
+	r := seeding.Rand(t)
 	for _, algorithm := range []Algorithm{TokenBucket, LeakyBucket, FixedWindow, SlidingWindowLog, SlidingWindowCounter} {
 		for range 40 {
 			synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // histories is how many random histories each property test runs: 2,000, or what
@@ -26,11 +28,10 @@ func histories(t *testing.T) int {
 	return n
 }
 
-// eachHistory runs one history per seed. Seeds are fixed, so that a failure names
-// the history to run again.
+// eachHistory runs one history per seed.
 func eachHistory(t *testing.T, run func(r *rand.Rand) error) {
 	t.Parallel()
-	for seed := range uint64(histories(t)) {
+	for seed := range seeding.Draw(t, histories(t)) {
 		if err := run(rand.New(rand.NewPCG(seed, 42))); err != nil {
 			t.Fatalf("history %d: %v", seed, err)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 var _ Taker = (*Limiter)(nil)
@@ -264,7 +266,7 @@ func withinBucket(admitted []event, e event, rate Rate, burst int64) bool {
 // began and with other calls in between.
 func TestHistoriesLimiterWithoutLock(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(max(1, histories(t)/20)) {
+	for seed := range seeding.Draw(t, max(1, histories(t)/20)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			p := bucketPolicy(Rate{1 + r.Int64N(8), time.Duration(1 + r.Int64N(int64(time.Second)))}, r.Int64N(5))

@@ -2,11 +2,11 @@ package limit
 
 import (
 	"math/bits"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestPackedHolds: what a word holds comes back from it to the token, at any moment up to
@@ -15,7 +15,7 @@ func TestPackedHolds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(16, 1))
+	r := seeding.Rand(t)
 	const begin = Time(1e18)
 	tried := 0
 	for range 3000 {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 var (
@@ -334,7 +336,7 @@ func TestQueueKeys(t *testing.T) {
 // times, for policies whose refusals determine the forecast.
 func TestHistoriesQueueLikeLimiter(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(max(1, histories(t)/20)) {
+	for seed := range seeding.Draw(t, max(1, histories(t)/20)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 13))
 			p := bucketPolicy(Rate{1, time.Duration(1+r.Int64N(30)) * time.Millisecond}, 1+r.Int64N(4))

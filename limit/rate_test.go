@@ -2,10 +2,11 @@ package limit
 
 import (
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 func TestParseRate(t *testing.T) {
@@ -72,7 +73,7 @@ func TestParseRateErrors(t *testing.T) {
 }
 
 func TestRateStringRoundTrip(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
+	r := seeding.Rand(t)
 	rates := []Rate{PerSecond(100), PerMinute(5), PerHour(0), Every(time.Nanosecond), {MaxCount, math.MaxInt64}, {3, 90 * time.Minute}}
 	for range 2000 {
 		rates = append(rates, Rate{r.Int64N(MaxCount), time.Duration(1 + r.Int64N(int64(1)<<(1+r.IntN(62))))})

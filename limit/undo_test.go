@@ -138,7 +138,7 @@ func TestFixedWindowLineOfCosts(t *testing.T) {
 // TestCeilDiv: a division is rounded up, and is for ever where it is more than a time can
 // be, or by nothing.
 func TestCeilDiv(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 14))
+	r := seeding.Rand(t)
 	small := func() uint64 { return r.Uint64() >> r.IntN(65) }
 	for i := range 20_000 {
 		hi, lo, n := small()>>r.IntN(65), small(), small()
@@ -176,7 +176,7 @@ func TestCeilDiv(t *testing.T) {
 
 // TestWithQuota: the windows of another count are the same ones, with that count.
 func TestWithQuota(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 15))
+	r := seeding.Rand(t)
 	for range 500 {
 		p := Policy{Algorithm: FixedWindow, Rate: Rate{Count: r.Int64N(20), Period: time.Second}, CountRefused: r.IntN(2) == 0}
 		of := NewFixedCounter(p)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // line is a number of goroutines that wait, and when each was served.
@@ -294,7 +296,7 @@ func TestTakeOfALeakyBucketQueuesBehindThoseWhoWait(t *testing.T) {
 // in every interval, no permit is lost, and no waiter starves.
 func TestHistoriesWait(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(max(1, histories(t)/20)) {
+	for seed := range seeding.Draw(t, max(1, histories(t)/20)) {
 		synctest.Test(t, func(t *testing.T) {
 			if err := waitHistory(t, rand.New(rand.NewPCG(seed, 1))); err != nil {
 				t.Fatalf("history %d: %v", seed, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/fixed"
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // naive is the oracle of a limiter with waiters: it keeps what was taken and who waits, and
@@ -124,7 +125,7 @@ func (o *naive) set(now Time, p Policy) {
 // of policy; every outcome and every time is the same to the nanosecond.
 func TestHistoriesWaitFunc(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(max(1, histories(t)/20)) {
+	for seed := range seeding.Draw(t, max(1, histories(t)/20)) {
 		synctest.Test(t, func(t *testing.T) {
 			if err := waitFuncHistory(t, rand.New(rand.NewPCG(seed, 7))); err != nil {
 				t.Fatalf("history %d: %v", seed, err)

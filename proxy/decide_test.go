@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/proxy"
 	"github.com/stint-io/stint/server"
@@ -287,7 +288,7 @@ limits:
 	outcomes := map[string]int{}
 	var all sync.WaitGroup
 	room := make(chan struct{}, 16)
-	draw := rand.New(rand.NewPCG(1, 2))
+	draw := seeding.Rand(t)
 	for i := range n {
 		path, wait, leaves := paths[draw.IntN(len(paths))], time.Duration(draw.IntN(5))*time.Millisecond, draw.IntN(20) == 0
 		room <- struct{}{}

@@ -2,10 +2,11 @@ package rules
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -54,7 +55,7 @@ func TestGuaranteesAboveTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(351, 0))
+	r := seeding.Rand(t)
 	periods := []struct {
 		unit    string
 		perHour int64

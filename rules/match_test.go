@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/limit"
 )
 
@@ -132,7 +134,7 @@ func TestAPatternIsARegularExpressionWithStarsOnly(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	word := func(letters string) string {
 		var b strings.Builder
 		for range r.IntN(7) {
@@ -194,7 +196,7 @@ func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	some := func() string { return []string{"", "a", "b", "ab", "ba", "aba", "bb", "0!", "abab"}[r.IntN(9)] }
 	hits := 0
 	for range 150 {

@@ -3,9 +3,10 @@ package rules
 import (
 	"math"
 	"math/big"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -45,7 +46,7 @@ func TestPart(t *testing.T) {
 	if part.Rate != (limit.Rate{Count: 30, Period: 4 * time.Second}) || part.Burst != 7 {
 		t.Errorf("three quarters of 10/s with a burst of 10 are %v with %d", part.Rate, part.Burst)
 	}
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	for range 20_000 {
 		p := limit.Policy{
 			Rate:  limit.Rate{Count: 1 + r.Int64N(limit.MaxCount)>>r.IntN(62), Period: 1 + time.Duration(r.Int64N(math.MaxInt64-1)>>r.IntN(62))},

@@ -1,9 +1,10 @@
 package rules
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 const whyNotLimits = `limits:
@@ -47,7 +48,7 @@ func TestWhyNotAgreesWithMatch(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	s := mustParse(t, whyNotLimits)
-	r := rand.New(rand.NewPCG(77, 0))
+	r := seeding.Rand(t)
 	values := map[string][]string{
 		"method": {"GET", "POST"}, "path": {"/login", "/x"}, "ip": {"10.1.2.3", "192.0.2.7", "nonsense"},
 		"user": {"u", ""}, "size": {"5000", "1", "x"}, "header:x-tier": {"gold", "tin"}, "header:X-Key": {"k"},

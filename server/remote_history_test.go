@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,13 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/configstore"
 	"github.com/stint-io/stint/internal/etcdtest"
-)
-
-var (
-	configHistories = flag.Int("config-histories", 1, "histories of TestHistoriesOfVersions")
-	configFirst     = flag.Uint64("config-first", 1, "the first seed of TestHistoriesOfVersions")
 )
 
 // history is what was pushed to a backend, in any way, and what members said that they enforce.
@@ -44,7 +40,7 @@ type history struct {
 func TestHistoriesOfVersions(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
-	for seed := *configFirst; seed < *configFirst+uint64(*configHistories); seed++ {
+	for seed := range seeding.Draw(t, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := &history{
 				pusher: newPusher(t, fmt.Sprintf("etcd://%s/%d", etcd.Addr(), seed)),

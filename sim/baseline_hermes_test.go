@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -53,7 +52,7 @@ func TestHermesBalance(t *testing.T) {
 
 // TestHermesKeepsSum: what is taken is given, as long as the floor does not act.
 func TestHermesKeepsSum(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	changed := 0
 	for range 10_000 {
 		n := 2 + r.IntN(20)

@@ -3,9 +3,10 @@ package sim
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 var takeFleets = flag.Int("take-fleets", 8, "how many random fleets TestTakeIsServed plays, as 200")
@@ -38,7 +39,7 @@ func TestTakeIsServed(t *testing.T) {
 		}
 	}
 	play(200, 200, 1000, 0.5, Equal, 1)
-	r := rand.New(rand.NewPCG(35, 250))
+	r := seeding.Rand(t)
 	for i := range *takeFleets {
 		n := 2 + r.IntN(249)
 		burst := int64(n) + r.Int64N(int64(n))

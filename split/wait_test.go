@@ -203,7 +203,7 @@ func TestStorm(t *testing.T) {
 			})
 		}
 		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(3, 5))
+			rng := seeding.Rand(t)
 			for ctx.Err() == nil {
 				time.Sleep(time.Duration(rng.Int64N(int64(50 * time.Millisecond))))
 				if err := l.SetTotal(limit.PerSecond(1 + rng.Int64N(fastest))); err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/throttle"
 )
 
@@ -171,11 +173,11 @@ func later(a, b time.Time) time.Time {
 // saturated server uses its share of CPU: what was charged too little is a debt, what was charged
 // too much comes back.
 func TestCPUIsHeldWhateverIsPredicted(t *testing.T) {
-	seeds := uint64(10)
+	seeds := 10
 	if testing.Short() {
 		seeds = 2
 	}
-	for seed := range seeds {
+	for seed := range seeding.Draw(t, seeds) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 11))
 			rate := 0.5 + 3*r.Float64()

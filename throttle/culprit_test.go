@@ -61,7 +61,7 @@ func runCulprit(t *testing.T, one bool, cancel func(throttle.Running) bool) (out
 			return server.compute(w.Context(), cost)
 		}
 		const load = 0.8 * 2 / 0.002 // requests per second
-		arrivals := rand.New(rand.NewPCG(37, 1))
+		arrivals := seeding.Rand(t)
 		for begin := time.Now(); time.Since(begin) < 11*time.Second; {
 			time.Sleep(time.Duration(arrivals.ExpFloat64() / load * float64(time.Second)))
 			at := time.Since(begin)

@@ -2,7 +2,6 @@ package throttle_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -10,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/throttle"
 )
@@ -32,7 +33,7 @@ func TestOverloadInRealTime(t *testing.T) {
 	var served, offered [throttle.CriticalPlus + 1]int
 	var latencies []time.Duration
 	var all sync.WaitGroup
-	random := rand.New(rand.NewPCG(1, 1))
+	random := seeding.Rand(t)
 	begin := time.Now()
 	ticks := time.NewTicker(time.Second * perTick / (3 * places * 200))
 	defer ticks.Stop()

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/waitline"
 	"github.com/stint-io/stint/limit"
 )
@@ -220,7 +222,7 @@ func (h *history) checkRate(t *testing.T) {
 // With rates and costs that divide into no whole nanoseconds, no interval has more than burst +
 // rate x T of cost.
 func TestRateIsNeverExceeded(t *testing.T) {
-	for seed := range histories(1000) {
+	for seed := range seeding.Draw(t, histories(1000)) {
 		r := rand.New(rand.NewPCG(uint64(seed), 7))
 		c := Config{Rate: 0.01 + 3*r.Float64(), Burst: 1 + r.Int64N(60), MaxWaiting: 5, Concurrency: 3}
 		h := &history{config: c, machine: New(c), now: 1, charged: map[*Item]int64{}}
@@ -253,7 +255,7 @@ func histories(normal int) int {
 // Every request has the outcome, at the time, that the oracle says; the bounds on count, cost
 // and running requests hold; nobody is refused for want of room that an eviction would make.
 func TestAgainstOracle(t *testing.T) {
-	for seed := range histories(1500) {
+	for seed := range seeding.Draw(t, histories(1500)) {
 		h := newHistory(rand.New(rand.NewPCG(uint64(seed), 13)))
 		for range 150 {
 			h.event(t)

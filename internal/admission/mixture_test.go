@@ -6,7 +6,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // mixture is traffic of some routes whose service times vary, each by a law of its own.
@@ -95,11 +96,9 @@ func (m *mixture) play(c Config, workers, places int, load float64, seed uint64,
 // right size refuses none, one that follows the server refuses none either, up to 0.7 of what the
 // server can do, and at most one in 1,000 up to 0.9. The server has no queue, or workers that have one.
 func TestMixturesAreNotLoad(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 3))
 	refused, most, runs := 0, 0.0, 0
-	for i := range 20 {
+	for seed := range seeding.Draw(t, 5) {
+		r := rand.New(rand.NewPCG(seed, 3))
 		m := drawMixture(r)
 		places := 32 + r.IntN(97)
 		for _, queues := range []bool{false, true} {
@@ -120,7 +119,7 @@ func TestMixturesAreNotLoad(t *testing.T) {
 				if best, _, _ := m.play(constant, workers, places, load, draw, 1); best == 0 {
 					most = max(most, lost)
 					refused++
-					t.Errorf("mixture %d (%s), %d places, load %.2f, queue %v: lost %.4f; busy %.3f, limit %.1f", i, m.name, places, load, queues, lost, busy, limit)
+					t.Errorf("seed %d (%s), %d places, load %.2f, queue %v: lost %.4f; busy %.3f, limit %.1f", seed, m.name, places, load, queues, lost, busy, limit)
 				}
 			}
 		}
@@ -130,23 +129,22 @@ func TestMixturesAreNotLoad(t *testing.T) {
 
 // At twice the demand the workers are busy, and few requests wait inside the server.
 func TestMixturesInOverload(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 4))
-	mean := 0.0
-	for i := range 20 {
+	mean, runs := 0.0, 0.0
+	for seed := range seeding.Draw(t, 5) {
+		r := rand.New(rand.NewPCG(seed, 4))
 		m := drawMixture(r)
 		places := 4 << r.IntN(6)
 		config := Config{Concurrency: 1000, Floor: 1, MaxWaiting: 1024, MaxWait: second}
 		_, busy, limit := m.play(config, places, places, 2, r.Uint64(), 5)
-		mean += busy / 20
-		t.Logf("%2d: %3d workers: busy %.3f, limit %.1f: %s", i, places, busy, limit, m.name)
+		mean, runs = mean+busy, runs+1
+		t.Logf("%d: %3d workers: busy %.3f, limit %.1f: %s", seed, places, busy, limit, m.name)
 		if n := float64(places); busy < 0.85 || limit > 2*n+4*math.Sqrt(n)+8 {
-			t.Errorf("mixture %d: %d workers: busy %v, limit %v", i, places, busy, limit)
+			t.Errorf("seed %d: %d workers: busy %v, limit %v", seed, places, busy, limit)
 		}
 	}
+	mean /= runs
 	t.Logf("busy %.3f in the mean", mean)
-	if mean < 0.95 {
+	if runs >= 20 && mean < 0.95 { // of fewer the mean says little
 		t.Errorf("the workers were busy for %v of the time", mean)
 	}
 }

@@ -2,11 +2,12 @@ package bucket
 
 import (
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
@@ -142,7 +143,7 @@ func TestBucketFallback(t *testing.T) {
 // TestBucketAgainstLimit: where ticks divide evenly, a Bucket answers as
 // limit.Bucket does.
 func TestBucketAgainstLimit(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
+	rng := seeding.Rand(t)
 	for _, perSecond := range []int64{1, 5, 100, 1000, 8000, 1_000_000, 500_000_000, 1_000_000_000} {
 		policy := limit.Policy{Rate: limit.Rate{Count: perSecond, Period: time.Second}, Burst: 1 + rng.Int64N(50)}
 		oracle := limit.NewBucket(policy)
@@ -170,7 +171,7 @@ func TestBucketAgainstLimit(t *testing.T) {
 // TestBucketNeverOver: any rate, any burst, any steps: never more than
 // burst + rate x T, and at most a millionth or one tick less.
 func TestBucketNeverOver(t *testing.T) {
-	rng := rand.New(rand.NewPCG(2, 2))
+	rng := seeding.Rand(t)
 	for range 3000 {
 		rate := fixed.Amount(math.Exp(rng.Float64()*math.Log(float64(fixed.MaxAmount)-1))) + 1
 		depth := int64(math.Exp(rng.Float64() * math.Log(4.6e12)))
@@ -233,7 +234,7 @@ func TestBucketRebases(t *testing.T) {
 
 // TestBucketsConserve: rate, burst and tokens that move between buckets create none.
 func TestBucketsConserve(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 3))
+	rng := seeding.Rand(t)
 	for range 300 {
 		const n = 4
 		var bs [n]*Bucket

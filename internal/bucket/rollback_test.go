@@ -2,9 +2,10 @@ package bucket
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
@@ -17,7 +18,7 @@ func TestUndoneIsAsIfNeverTaken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(1, 92))
+	r := seeding.Rand(t)
 	for range 10_000 {
 		rate, depth := fixed.Amount(r.Int64N(int64(fixed.Token)<<r.IntN(14))), 1+r.Int64N(30)
 		held, oracle := bucketOf(start, rate, depth, r.Int64N(depth+1)), NewBucket(nil)

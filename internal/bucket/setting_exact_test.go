@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/gcra"
 	"github.com/stint-io/stint/limit"
@@ -56,7 +58,7 @@ func TestTermsOfAnyRate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(1, 81))
+	r := seeding.Rand(t)
 	coarse, refined, long := 0, 0, 0
 	for range 30_000 {
 		c := randomTermsOf(r)
@@ -126,7 +128,7 @@ func TestTermsAgainstIntegers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(2, 81))
+	r := seeding.Rand(t)
 	endless, brought := 0, 0
 	for range 20_000 {
 		c := randomTermsOf(r)
@@ -203,7 +205,7 @@ func TestReceiveConserves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(3, 81))
+	r := seeding.Rand(t)
 	added, removed, over := 0, 0, 0
 	for range 20_000 {
 		from, to := randomTermsOf(r), randomTermsOf(r)

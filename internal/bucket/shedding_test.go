@@ -2,10 +2,11 @@ package bucket
 
 import (
 	"math"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
@@ -34,7 +35,7 @@ func TestDraws(t *testing.T) {
 
 func testDraws(t *testing.T, verb string, take func(b *Bucket, now limit.Time) (ok, decided bool), independent bool) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	b := NewBucket(nil)
 	b.Random(r.Float64)
 	now := limit.Time(time.Hour)

@@ -14,7 +14,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"maps"
-	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,6 +23,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -203,7 +204,7 @@ func TestChangedBits(t *testing.T) {
 	if _, r := v.Verify(token); r != Verified {
 		t.Fatal(r)
 	}
-	rng := mathrand.New(mathrand.NewPCG(1, 2))
+	rng := seeding.Rand(t)
 	for range 2000 {
 		raw := []byte(token)
 		raw[rng.IntN(len(raw))] ^= 1 << rng.IntN(7)

@@ -261,7 +261,7 @@ func TestOptionsAreChecked(t *testing.T) {
 // TestUnderestimated: at a quantile of 0.9 one request in ten costs more than was predicted.
 func TestUnderestimated(t *testing.T) {
 	e := newEstimator(t, Options{HalfLife: 1000})
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	for range 20000 {
 		e.Observe("r", e.Predict("r"), time.Duration(r.ExpFloat64()*float64(10*ms)))
 	}

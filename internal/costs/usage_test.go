@@ -2,9 +2,10 @@ package costs
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 func TestDominantShare(t *testing.T) {
@@ -37,7 +38,7 @@ func TestDominantShare(t *testing.T) {
 // cost admits in a second do not need more than a second of any resource, and one more of them
 // would.
 func TestCostsFillTheServer(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
+	r := seeding.Rand(t)
 	for range 2000 {
 		capacity, usage := Capacity{CPU: 1000 * float64(1+r.IntN(64))}, Usage{}
 		for _, name := range []string{CPU, "memory", "disk", "network"} {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/fixed"
 )
 
@@ -39,7 +41,7 @@ func TestWantedByUse(t *testing.T) {
 // TestWantedByUseSettles: who gets what it wants and goes on as before wants the same
 // from then on, and no more than 1/(1 - tolerance) and one step of growth above it.
 func TestWantedByUseSettles(t *testing.T) {
-	rng := rand.New(rand.NewPCG(19, 20))
+	rng := seeding.Rand(t)
 	for range 5000 {
 		demand, held := logUniformAmount(rng, 1e12), logUniformAmount(rng, 1e12)
 		tolerance, growth := 0.01+0.4*rng.Float64(), 1.1+rng.Float64()

@@ -2,9 +2,10 @@ package demand
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
@@ -56,7 +57,7 @@ func TestMovingAverage(t *testing.T) {
 
 // TestMovingAverageIsThatOfAList compares with an average that remembers everything.
 func TestMovingAverageIsThatOfAList(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	for range 200 {
 		n, interval := 1+r.IntN(6), time.Duration(1+r.IntN(1000))*time.Millisecond
 		begin := limit.Time(time.Hour)
@@ -105,7 +106,7 @@ func TestMovingAverageIsThatOfAList(t *testing.T) {
 // TestSpreadIsManySmallAdds: what is spread over time is as if it had been added in small
 // parts all along.
 func TestSpreadIsManySmallAdds(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
+	r := seeding.Rand(t)
 	for range 100 {
 		n, interval := 1+r.IntN(6), time.Duration(1+r.IntN(100))*10*time.Millisecond
 		now := limit.Time(time.Hour)

@@ -3,8 +3,9 @@ package engine
 import (
 	"math"
 	"math/big"
-	"math/rand/v2"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -32,7 +33,7 @@ func TestAboveIsExact(t *testing.T) {
 			}
 		}
 	}
-	r := rand.New(rand.NewPCG(5, 5))
+	r := seeding.Rand(t)
 	for range 20_000 {
 		quota := 1 + r.Int64N(math.MaxInt64)>>r.IntN(62)
 		percent := 1 + r.IntN(100)

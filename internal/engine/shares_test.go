@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/internal/explain"
@@ -205,7 +206,7 @@ func TestSharesThatDoNotAnswer(t *testing.T) {
 // Whatever tenants ask, with reloads in between: in every interval at most burst + rate x T.
 func TestASharedLimitIsNeverOver(t *testing.T) {
 	b, _ := newSharing(t, sharing)
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := seeding.Rand(t)
 	other := strings.Replace(strings.Replace(sharing, "acme: 2", "x: 3", 1), "initech: 1/s", "acme: 2/s", 1)
 	type point struct {
 		at  time.Duration

@@ -2,11 +2,12 @@ package engine_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/engine"
 	"github.com/stint-io/stint/limit"
@@ -38,7 +39,7 @@ func TestSlew(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-			rng := rand.New(rand.NewPCG(7, 13))
+			rng := seeding.Rand(t)
 			before, largest, refused, offered := 0, 0, 0, 0
 			line := ""
 			for second := range 25 {

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/estimate"
 	"github.com/stint-io/stint/internal/records"
@@ -28,7 +29,7 @@ func TestExchange(t *testing.T) {
 	b, _ := newEstimator(t, estimate.Options{Records: kept})
 	exchange := func(list ...*estimate.Estimator) { exchange(t, list...) }
 	acme := of("m", `a"c me`, 4096)
-	r := rand.New(rand.NewPCG(1, 1))
+	r := seeding.Rand(t)
 	for range 500 {
 		a.Settle(acme, 0, int64(200+400*r.Float64()))
 	}

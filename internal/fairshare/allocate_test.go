@@ -3,10 +3,11 @@ package fairshare
 import (
 	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fixed"
 )
@@ -221,7 +222,7 @@ func TestAllocatorValidate(t *testing.T) {
 }
 
 func TestApportion(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := seeding.Rand(t)
 	for range 20_000 {
 		parts := make([]uint64, 1+rng.IntN(20))
 		var all fixed.Wide
@@ -256,7 +257,7 @@ func TestApportion(t *testing.T) {
 }
 
 func TestAllocateAllocatesNothingAfterTheFirst(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
+	rng := seeding.Rand(t)
 	claims := randomClaims(rng, 500)
 	shares := make([]fixed.Amount, len(claims))
 	for kind := MaxMin; kind <= None; kind++ {

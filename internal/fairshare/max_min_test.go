@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/fixed"
 )
 
@@ -174,7 +176,7 @@ func bisect(claims []Claimant, b int, amount *big.Int, amounts []*big.Int) {
 // TestMaxMinAgainstOracle: each share is the exact one rounded to a millionth, down or
 // up, and the sum is exact.
 func TestMaxMinAgainstOracle(t *testing.T) {
-	rng := rand.New(rand.NewPCG(2026, 20))
+	rng := seeding.Rand(t)
 	a := &Allocator{}
 	overload, banded, guaranteed := 0, 0, 0
 	worst := 0.0 // of the capacity, where a millionth is at most 1e-9 of it
@@ -231,7 +233,7 @@ func TestMaxMinAgainstOracle(t *testing.T) {
 // TestMaxMinUnitByUnit: giving one unit after another to who has the least, and wants
 // it, comes to the same numbers.
 func TestMaxMinUnitByUnit(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
+	rng := seeding.Rand(t)
 	for range 2000 {
 		claims := make([]Claimant, 1+rng.IntN(8))
 		for i := range claims {
@@ -262,7 +264,7 @@ func TestMaxMinUnitByUnit(t *testing.T) {
 // TestMaxMinProperties are what the words of the promise say, checked without any
 // other way to compute the shares. A unit is the rounding.
 func TestMaxMinProperties(t *testing.T) {
-	rng := rand.New(rand.NewPCG(7, 8))
+	rng := seeding.Rand(t)
 	a := &Allocator{}
 	for range 3000 {
 		claims := randomClaims(rng, 1+rng.IntN(30))
@@ -319,7 +321,7 @@ func TestMaxMinProperties(t *testing.T) {
 // TestGuaranteesHold: a band gets its guarantee, or all it wants, as long as the
 // guarantees fit.
 func TestGuaranteesHold(t *testing.T) {
-	rng := rand.New(rand.NewPCG(9, 10))
+	rng := seeding.Rand(t)
 	for range 2000 {
 		claims := randomClaims(rng, 2+rng.IntN(30))
 		for i := range claims {

@@ -2,12 +2,13 @@ package geo
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
@@ -117,7 +118,7 @@ func TestReload(t *testing.T) {
 // Any bytes are refused, or answer without a crash, and soon: files that were changed at random.
 func TestBrokenFiles(t *testing.T) {
 	good := database(t, map[string]mmdbtype.Map{"192.0.2.0/24": country("DE"), "2001:db8::/32": country("SE")})
-	rng := rand.New(rand.NewPCG(1, 1))
+	rng := seeding.Rand(t)
 	for range 3000 {
 		raw := bytes.Clone(good)
 		for range 1 + rng.IntN(4) {

@@ -2,9 +2,10 @@ package holdoff
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/answer/reader"
 	"github.com/stint-io/stint/limit"
@@ -75,7 +76,7 @@ func TestSharedPolicy(t *testing.T) {
 // TestBounds: whatever a server names, the book stays small, no hold is longer than Longest, and
 // one that is in force is not forgotten for others that are not.
 func TestBounds(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	b, now := New(time.Minute), 1000*second
 	b.Heard(now, "/kept", reader.Standing{Quotas: []reader.Quota{quota("kept", 0, time.Minute)}}, false)
 	for i := range 20_000 {

@@ -306,7 +306,7 @@ func (b *broken) Swap(ctx context.Context, table, key string, old, value []byte,
 
 // However the records fail, and however often it is tried again with the same ID, a key is granted no more than once.
 func TestFailing(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 1))
+	rnd := seeding.Rand(t)
 	for range 100 {
 		d := open(t, &broken{records.New(nil, 0), func() bool { return rnd.IntN(3) == 0 }})
 		by := keyadmin.Change{Who: "jo", ID: "a"}

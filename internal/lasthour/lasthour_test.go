@@ -98,7 +98,7 @@ func TestFewerKeys(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	c := newClock()
-	r := rand.New(rand.NewPCG(1, 3))
+	r := seeding.Rand(t)
 	rec := New(1<<20, c.now)
 	l := rec.Open()
 	var at []limit.Time

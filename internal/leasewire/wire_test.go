@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -83,7 +85,7 @@ func report(t testing.TB, r *rand.Rand) *lease.Report {
 // What one side sends is what the other one hears, whatever the messages were used
 // for before.
 func TestReportRoundTrip(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	var sent leasepb.Report
 	var got lease.Report
 	for range 5000 {
@@ -105,7 +107,7 @@ func TestReportRoundTrip(t *testing.T) {
 }
 
 func TestGrantRoundTrip(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	var sent leasepb.Grant
 	got := lease.Grant{To: lease.Member{Instance: "a", Session: 7}}
 	for range 5000 {

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store/memory"
@@ -75,7 +76,7 @@ func TestAsRedisCell(t *testing.T) {
 // Whatever terms come, each answer is that of package limit for a bucket of that burst and one token per interval, which
 // is the period divided by the count and rounded up to a nanosecond; so the rate that was asked for is never exceeded.
 func TestBucketsAgreeWithLimit(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(2026, 11))
+	rnd := seeding.Rand(t)
 	for range 300 {
 		w := newWorld(t)
 		terms := Terms{Burst: 1 + rnd.Int64N(50), Count: 1 + rnd.Int64N(1e4), Period: 1 + time.Duration(rnd.Int64N(int64(time.Minute)))}
@@ -103,7 +104,7 @@ func TestBucketsAgreeWithLimit(t *testing.T) {
 // time that has passed and the longest that any bucket takes to fill, so at the highest rate no more than that is admitted.
 func TestChangingTermsGiveNothing(t *testing.T) {
 	w := newWorld(t)
-	rnd := rand.New(rand.NewPCG(7, 7))
+	rnd := seeding.Rand(t)
 	begin, sum := w.now, int64(0)
 	for range 5000 {
 		terms := Terms{Burst: 1 + rnd.Int64N(10), Count: 1 + rnd.Int64N(100), Period: time.Second}

@@ -2,10 +2,11 @@ package replay_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/replay"
 )
@@ -50,7 +51,7 @@ func TestBurstsAreTheSmallest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	rng := rand.New(rand.NewPCG(5, 11))
+	rng := seeding.Rand(t)
 	for range 60 {
 		var log strings.Builder
 		log.WriteString("time,user,n\n")

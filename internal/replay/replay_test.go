@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/accesslog"
 	"github.com/stint-io/stint/internal/replay"
@@ -75,7 +76,7 @@ func TestSpread(t *testing.T) {
 
 // Several logs, one of them packed, are as one log in the order of times, whatever their own order.
 func TestLogsAreMerged(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	parts := make([]strings.Builder, 3)
 	var whole strings.Builder
 	at := int64(1791640500_000)

@@ -1,4 +1,5 @@
-// Package seeding has the seeds of tests that draw what they try.
+// Package seeding has the seeds of tests that draw what they try. Each run has other seeds and logs the first one, which
+// the environment variable STINT_SEED sets to see a failure again. STINT_TIMES multiplies how much is drawn.
 package seeding
 
 import (
@@ -9,17 +10,10 @@ import (
 	"testing"
 )
 
-// Draw yields n seeds, others at each run, and logs the first of them. Where STINT_SEED is set it is the first, so that a
-// failure can be seen again. STINT_TIMES is how many times as many it yields.
+// Draw yields n x STINT_TIMES seeds, which follow one another.
 func Draw(t testing.TB, n int) iter.Seq[uint64] {
 	t.Helper()
-	first := rand.Uint64N(1e9) // short enough to be typed
-	if text, ok := os.LookupEnv("STINT_SEED"); ok {
-		var err error
-		if first, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("STINT_SEED: %v", err)
-		}
-	}
+	first := seed(t)
 	if text, ok := os.LookupEnv("STINT_TIMES"); ok {
 		times, err := strconv.Atoi(text)
 		if err != nil {
@@ -27,7 +21,6 @@ func Draw(t testing.TB, n int) iter.Seq[uint64] {
 		}
 		n *= times
 	}
-	t.Logf("STINT_SEED=%d", first)
 	return func(yield func(uint64) bool) {
 		for i := range uint64(n) {
 			if !yield(first + i) {
@@ -35,4 +28,23 @@ func Draw(t testing.TB, n int) iter.Seq[uint64] {
 			}
 		}
 	}
+}
+
+// Rand returns a source of random numbers.
+func Rand(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(seed(t), 0))
+}
+
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64N(1e9) // short enough to be typed
+	if text, ok := os.LookupEnv("STINT_SEED"); ok {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("STINT_SEED: %v", err)
+		}
+	}
+	t.Logf("STINT_SEED=%d", seed)
+	return seed
 }

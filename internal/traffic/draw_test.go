@@ -1,15 +1,16 @@
 package traffic
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // What is drawn is never below 0, has small beside large and changes each time or nearly, in
 // each of the four ways; a part that moves leaves the sum as it was.
 func TestSource(t *testing.T) {
-	s := Source{Rand: rand.New(rand.NewPCG(1, 1)), Each: 50}
+	s := Source{Rand: seeding.Rand(t), Each: 50}
 	wants := s.First(20)
 	smallest, largest := wants[0], wants[0]
 	same, moved, one, many := 0, 0, 0, 0
@@ -49,7 +50,7 @@ func TestSource(t *testing.T) {
 
 // Between draws within its bounds, as often below the geometric mean as above it.
 func TestBetween(t *testing.T) {
-	s := Source{Rand: rand.New(rand.NewPCG(1, 2))}
+	s := Source{Rand: seeding.Rand(t)}
 	below := 0
 	for range 10000 {
 		x := s.Between(0.01, 100)

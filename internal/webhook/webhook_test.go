@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -17,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/webhook"
 )
@@ -260,7 +261,7 @@ func TestDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(t *testing.T, w *rig) {
 				w.header = http.Header{"Location": {"/elsewhere"}} // which is not followed
-				rnd := rand.New(rand.NewPCG(1, 1))
+				rnd := seeding.Rand(t)
 				add := func() { w.add(fmt.Sprint("key", rnd.IntN(50))) }
 				for range 50 {
 					add()

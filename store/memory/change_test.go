@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/storetest"
@@ -35,7 +37,7 @@ func TestHistoriesChanges(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	words, locked, admitted := 0, 0, 0
-	for seed := range changeHistories(t) {
+	for seed := range seeding.Draw(t, changeHistories(t)) {
 		r := rand.New(rand.NewPCG(uint64(seed), 36))
 		clock := newManual()
 		turns := []limit.Policy{storetest.RandomBucket(r), storetest.RandomBucket(r), storetest.RandomBucket(r)}
@@ -100,7 +102,7 @@ func TestHistoriesWindowChanges(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	admitted := 0
-	for seed := range changeHistories(t) {
+	for seed := range seeding.Draw(t, changeHistories(t)) {
 		r := rand.New(rand.NewPCG(uint64(seed), 37))
 		clock := newManual()
 		turns := []limit.Policy{storetest.RandomWindow(r), storetest.RandomWindow(r), storetest.RandomWindow(r)}

@@ -2,10 +2,11 @@ package redis
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -340,7 +341,7 @@ func TestBatchOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	h := newHistory(t, rand.New(rand.NewPCG(3, 3)))
+	h := newHistory(t, seeding.Rand(t))
 	for _, algorithm := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog, limit.Concurrency} {
 		p := limit.Policy{Algorithm: algorithm, Rate: limit.PerHour(7)}
 		switch algorithm {

@@ -2,10 +2,11 @@ package redis
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -16,7 +17,7 @@ import (
 // over changes of offset and between windows of different lengths, also behind changes of the zone.
 func TestCalendar(t *testing.T) {
 	server := redistest.Start(t)
-	rnd := rand.New(rand.NewPCG(14, 4))
+	rnd := seeding.Rand(t)
 	var clock atomic.Int64
 	clock.Store(time.Date(2024, 1, 30, 0, 0, 0, 0, time.UTC).UnixNano())
 	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, func() limit.Time { return limit.Time(clock.Load()) })

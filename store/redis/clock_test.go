@@ -1,10 +1,11 @@
 package redis
 
 import (
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -89,7 +90,7 @@ func TestSetBack(t *testing.T) {
 	var clock, steps atomic.Int64
 	clock.Store(1_700_000_000_000_000_000)
 	s.serverNow, s.hold = func() limit.Time { return limit.Time(clock.Load()) }, 1e8
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	for n := range 150 {
 		p := drawPolicy(r, limit.Algorithm(r.IntN(5)))
 		c := bind(t, s, "b"+string(rune('a'+n)), p)

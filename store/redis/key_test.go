@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -76,7 +77,7 @@ func TestKeyIsInjective(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	r := rand.New(rand.NewPCG(1, 1))
+	r := seeding.Rand(t)
 	seen := map[string]string{}
 	add := func(id string, key []byte) {
 		checkKey(t, id, key)
@@ -133,7 +134,7 @@ func TestSlot(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
-	r := rand.New(rand.NewPCG(2, 2))
+	r := seeding.Rand(t)
 	prefixes := []string{DefaultPrefix, "", "p", "a:b:", "{a}", "{", "}", "{}", "x{y"}
 	for i := range 600 {
 		prefix := prefixes[i%len(prefixes)]
@@ -163,7 +164,7 @@ func TestExpiry(t *testing.T) {
 	}
 	server := redistest.Start(t)
 	s := connected(t, Options{Addrs: []string{server.Addr()}, Timeout: patient}, nil)
-	r := rand.New(rand.NewPCG(7, 7))
+	r := seeding.Rand(t)
 	for i, p := range []limit.Policy{
 		{Rate: limit.PerMinute(5), Burst: 5},
 		{Rate: limit.Rate{Count: 999_983, Period: 86_400 * time.Second}, Burst: 999_983},

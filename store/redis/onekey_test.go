@@ -1,9 +1,10 @@
 package redis
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -16,7 +17,7 @@ func TestHistoriesOneKey(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	h := newHistory(t, rand.New(rand.NewPCG(5, 17)))
+	h := newHistory(t, seeding.Rand(t))
 	r := h.r
 	for n := range 140 {
 		p := limit.Policy{Algorithm: limit.Algorithm(n % 6), Rate: limit.Rate{Count: 1 + r.Int64N(4), Period: time.Duration(1+r.Int64N(5)) * time.Millisecond}}

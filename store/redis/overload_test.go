@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
@@ -344,7 +345,7 @@ func TestWorstExcess(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	list := []bracket{}
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seeding.Rand(t)
 	for range 300 {
 		at := random.Int64N(1000)
 		list = append(list, bracket{at, at + random.Int64N(20)})

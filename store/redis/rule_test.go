@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -229,7 +231,7 @@ for i = 1, #ARGV, 4 do
 	said[#said + 1] = over(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])) and 1 or 0
 end
 return table.concat(said)`
-	r := rand.New(rand.NewPCG(5, 5))
+	r := seeding.Rand(t)
 	const top = 1 << 52
 	list := [][4]uint64{{top - 1, top - 1, top, top - 2}, {top, top - 2, top - 1, top - 1}, {top, top, top, top}, {top, top, top, top - 1}, {0, top, 0, 1}, {0, 1, 1, 1}, {1, 1, 0, top}}
 	for range 3000 {

@@ -3,11 +3,12 @@ package redis
 import (
 	"math/big"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"sort"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
@@ -21,7 +22,7 @@ func TestSettledToTheTick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	h := newHistory(t, rand.New(rand.NewPCG(6, 18)))
+	h := newHistory(t, seeding.Rand(t))
 	r := h.r
 	for n := range 160 {
 		p := drawPolicy(r, []limit.Algorithm{limit.TokenBucket, limit.LeakyBucket, limit.TokenBucket, limit.FixedWindow, limit.SlidingWindowCounter}[n%5])
@@ -62,7 +63,7 @@ func TestSettledToTheTick(t *testing.T) {
 			take.release()
 			h.forget()
 			for _, cost := range []int64{0, 1, p.Quota()} {
-				h.round([]*request{h.ofOne(l, verbPeek, cost)})
+				h.round([]*request{h.ofOne(l, verbPeek, boundedCost(p, cost))})
 			}
 			if t.Failed() {
 				t.Fatalf("history %d: %+v", n, p)

@@ -5,11 +5,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/cluster/alone"
 	"github.com/stint-io/stint/internal/cluster/tables"
@@ -24,7 +25,7 @@ func TestAsRecordsInMemory(t *testing.T) {
 	clock := func() limit.Time { return now }
 	register := alone.New()
 	members := []store.Records{tables.New(register, clock), tables.New(register, clock)}
-	oracle, r := records.New(clock, 0), rand.New(rand.NewPCG(14, 1))
+	oracle, r := records.New(clock, 0), seeding.Rand(t)
 	for n := range 3000 {
 		now = now.Add(time.Duration(r.IntN(20)) * time.Second)
 		m, key := members[r.IntN(2)], fmt.Sprintf("k\x00/%d", r.IntN(20))
@@ -112,7 +113,7 @@ func TestMarks(t *testing.T) {
 	clock := func() limit.Time { return now }
 	register := alone.New()
 	members := []store.Records{tables.New(register, clock), tables.New(register, clock)}
-	oracle, r := records.New(clock, 0), rand.New(rand.NewPCG(14, 2))
+	oracle, r := records.New(clock, 0), seeding.Rand(t)
 	for n := range 1000 {
 		now = now.Add(time.Duration(r.IntN(20)) * time.Second)
 		marks := []store.Mark{{Key: fmt.Sprint("m", r.IntN(4)), N: r.Uint64N(9)}, {Key: fmt.Sprint("m", r.IntN(4)), N: uint64(n)}}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
 )
@@ -124,7 +126,7 @@ func TestAdjusterKeepsItsPart(t *testing.T) {
 // grows with the lease; a receiver that is well again has nearly all after a bounded
 // time, and all after some more; more failures in the last interval never give more.
 func TestAdjusterProperties(t *testing.T) {
-	rng := rand.New(rand.NewPCG(21, 22))
+	rng := seeding.Rand(t)
 	for range 2000 {
 		a := newTestAdjuster(t, AdjusterOptions{
 			Interval: time.Duration(1 + rng.Int64N(int64(time.Minute))), Convergence: 0.05 + 0.95*rng.Float64(),

@@ -23,8 +23,8 @@ const (
 
 // Options are the choices of a Coordinator. Resolve is required.
 type Options struct {
-	// Epoch is above that of every former coordinator of the same limits. When a
-	// report has a higher one, the coordinator goes above it; see [Coordinator.Epoch].
+	// Epoch is above that of every former coordinator of the same limits. When Former is not below it, or a report
+	// has a higher one, the coordinator goes above that; see [Coordinator.Epoch].
 	Epoch uint64
 	// Former is the epoch of the coordinator whose leases can be claimed; 0 = the one
 	// below Epoch.
@@ -112,7 +112,11 @@ func New(o Options, now limit.Time) *Coordinator {
 	o.Refresh = cmp.Or(o.Refresh, lease.DefaultRefresh)
 	o.MaxResources = cmp.Or(o.MaxResources, DefaultMaxResources)
 	o.MaxAccounts = cmp.Or(o.MaxAccounts, DefaultMaxAccounts)
-	c := &Coordinator{opts: o, first: o.Epoch, scratch: new(ledger.Scratch), replication: replication{number: 1}}
+	c := &Coordinator{opts: o, scratch: new(ledger.Scratch), replication: replication{number: 1}}
+	if o.Epoch <= o.Former {
+		o.Epoch = c.above(o.Former)
+	}
+	c.first = o.Epoch
 	c.begin(now, o.Epoch, cmp.Or(o.Former, o.Epoch-1), o.Recovery, holding.Holders{Unknown: o.Recovery > 0})
 	c.full = o.First
 	if o.Recovery > 0 && o.Former != 0 {

@@ -1,12 +1,8 @@
 package coordinator
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,11 +10,8 @@ import (
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/agent"
+	"github.com/stint-io/stint/internal/seeding"
 )
-
-var schedules = flag.Int("schedules", 500, "how many random schedules of faults TestRandomFaults runs")
-
-var firstSchedule = flag.Int64("first-schedule", 1, "the first of the random schedules")
 
 // TestRandomFaults: whatever the network, the clocks, the processes and the
 // coordinator do, the rate and the burst that instances may spend at any moment are
@@ -26,30 +19,14 @@ var firstSchedule = flag.Int64("first-schedule", 1, "the first of the random sch
 // admitted fits one central bucket of the limit. After the faults the fleet uses its
 // limit again.
 func TestRandomFaults(t *testing.T) {
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				seed := next.Add(1) + *firstSchedule - 1
-				if seed >= int64(*schedules)+*firstSchedule || t.Failed() {
-					return
-				}
-				randomFaults(t, uint64(seed))
-			}
-		})
-	}
-	workers.Wait()
-}
-
-// TestFirstRandomFaults is the beginning of TestRandomFaults, for who has no time: a tenth of its
-// schedules.
-func TestFirstRandomFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(*schedules) / 10 {
-		randomFaults(t, seed+uint64(*firstSchedule))
+	for seed := range seeding.Draw(t, 100) {
+		randomFaults(t, seed)
+		if t.Failed() {
+			return
+		}
 	}
 }
 
@@ -149,6 +126,7 @@ func (f *fleet) restart(r *rand.Rand) {
 	case 1:
 		f.epoch = max(1, uint64(f.now)-r.Uint64N(uint64(time.Minute)))
 		f.key = fmt.Sprint("lost ", f.now)
+		f.former *= r.Uint64N(2) // it may know its predecessor all the same
 	}
 	f.startCoordinator(lease.DefaultLease + lease.DefaultLease/lease.DriftMargin)
 }

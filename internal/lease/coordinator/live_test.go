@@ -1,14 +1,12 @@
 package coordinator
 
 import (
-	"flag"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
@@ -16,11 +14,6 @@ import (
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/lease/ledger"
 	"github.com/stint-io/stint/limit"
-)
-
-var (
-	liveSchedules = flag.Int("live-schedules", 300, "how many random schedules TestLiveTerms runs, as 100000")
-	liveFirst     = flag.Int64("live-first", 1, "the first of its schedules")
 )
 
 // live is a fleet whose limit changes while it runs. It is held against the largest
@@ -134,29 +127,14 @@ func (v *live) mishap(r *rand.Rand) {
 // more than the largest burst and the largest rate allow. Afterwards they
 // use the limit that is in force, and no more.
 func TestLiveTerms(t *testing.T) {
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for {
-				seed := next.Add(1) + *liveFirst - 1
-				if seed >= int64(*liveSchedules)+*liveFirst || t.Failed() {
-					return
-				}
-				liveTerms(t, uint64(seed))
-			}
-		})
-	}
-	workers.Wait()
-}
-
-// TestFirstLiveTerms is the beginning of TestLiveTerms, for who has no time.
-func TestFirstLiveTerms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range uint64(*liveSchedules) / 10 {
-		liveTerms(t, seed+uint64(*liveFirst))
+	for seed := range seeding.Draw(t, 100) {
+		liveTerms(t, seed)
+		if t.Failed() {
+			return
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -215,25 +214,13 @@ func TestSemaphoreIsForgotten(t *testing.T) {
 	}
 }
 
-var semaphoreSchedules = flag.Int("gauge-schedules", 200, "how many random schedules TestSemaphoreRandom runs")
-
 // TestSemaphoreRandom: through moves, cuts, crashes, loss and long requests, those in
 // flight by live leases are never more than the permits.
 func TestSemaphoreRandom(t *testing.T) {
-	semaphoresAtRandom(t, *semaphoreSchedules)
-}
-
-// TestFirstSemaphoreSchedules is the beginning of TestSemaphoreRandom, for who has no time.
-func TestFirstSemaphoreSchedules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	semaphoresAtRandom(t, *semaphoreSchedules/10)
-}
-
-func semaphoresAtRandom(t *testing.T, schedules int) {
-	t.Helper()
-	for seed := range seeding.Draw(t, schedules) {
+	for seed := range seeding.Draw(t, 40) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		g := newSemaphoreFleet(t, seed, 1+r.IntN(6), fixed.Whole(1+r.Int64N(12)))
 		g.delay, g.jitter = time.Duration(1+r.IntN(40))*time.Millisecond, time.Duration(r.IntN(50))*time.Millisecond

@@ -2,14 +2,15 @@ package holding
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 )
 
 // TestHoldersAreEncoded: what was included is covered after a round trip of the encoding, and
 // little else.
 func TestHoldersAreEncoded(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	for range 200 {
 		var h Holders
 		included := map[string]bool{}
@@ -61,7 +62,7 @@ func TestHoldersThatCannotBeRead(t *testing.T) {
 
 // TestHoldersIntersect: what both sets say is left, and neither is changed by later changes of the other.
 func TestHoldersIntersect(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seeding.Rand(t)
 	for range 500 {
 		var sets [2]Holders
 		for i := range sets {

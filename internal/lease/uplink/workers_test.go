@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/bucket"
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease"
@@ -300,15 +302,14 @@ func usedBy(tr *tree) (took int64, held float64) {
 // that waits, have their turns one after the other: each is served about as often as one bucket with a fair line would
 // serve it.
 func TestTurnsOfScarceTokens(t *testing.T) {
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	draw := rand.New(rand.NewPCG(seed, 0))
-	draws := 40
+	draws := 8
 	if testing.Short() {
 		draws = 4 // one goroutine: nothing for the race detector
 	}
-	for i := range draws {
-		turnsOfScarceTokens(t, draw.Uint64(), i == 0)
+	usual := true
+	for seed := range seeding.Draw(t, draws) {
+		turnsOfScarceTokens(t, seed, usual)
+		usual = false
 	}
 	// A report arrives some milliseconds before each token, so that a round is due just before the pool is full.
 	turnsOfScarceTokens(t, 8193029639160673335, false)

@@ -44,9 +44,11 @@ type Asking struct {
 	recent  *recent
 }
 
-// New returns one that asks by ask; nil = it decides none. back is called with what was given back: kept says that there
-// is a lease of the bucket by then, so that it has not gone back to the coordinator. Else it has, or may have.
-func New(ask Ask, shards int, shardOf func(lease.ResourceID) int, back func(id lease.ResourceID, cost int64, kept bool)) Asking {
+// New returns an Asking that asks by ask; with a nil ask it decides nothing. back is called with what was given back:
+// kept says that the bucket has a lease by then, so that it has not gone back to the coordinator. Otherwise it has, or may
+// have. back reports whether this server has a lease of the bucket. If not it is called again after [Asking.Returning]
+// has stopped counting the cost, so that a lease that was opened between the two has heard of it.
+func New(ask Ask, shards int, shardOf func(lease.ResourceID) int, back func(id lease.ResourceID, cost int64, kept bool) (leased bool)) Asking {
 	if ask == nil {
 		return Asking{}
 	}
@@ -71,27 +73,36 @@ func (a *Asking) queue(id lease.ResourceID) (q *askQueue, line int) {
 	return &a.asker.queues[shard], int(maphash.String(a.seed, id.Key) % flights)
 }
 
-// GiveBack puts back what was taken and not used, before what is asked later about the same resource. It does not wait.
-func (a *Asking) GiveBack(id lease.ResourceID, cost int64) {
-	q, line := a.queue(id)
-	q.put(line, &question{ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}})
+// Short says that a bucket lacked at least Tokens of its burst at a time. The zero value says nothing.
+type Short struct {
+	Tokens int64
+	At     time.Time
 }
 
-// Returning is how much GiveBack puts back of a resource that the coordinator has not answered yet.
-func (a *Asking) Returning(id lease.ResourceID) int64 {
+// GiveBack puts back what was taken and not used, before what is asked later about the same resource. It does not wait.
+// short is what is known of the bucket from when the cost was taken.
+func (a *Asking) GiveBack(id lease.ResourceID, cost int64, short Short) {
+	q, line := a.queue(id)
+	q.put(line, &question{ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, short: short})
+}
+
+// Returning is how much GiveBack puts back of a resource that the coordinator has not answered yet, and how much its
+// bucket was short of when the latest of that was taken.
+func (a *Asking) Returning(id lease.ResourceID) (cost int64, short Short) {
 	if !a.Asks() {
-		return 0
+		return 0, Short{}
 	}
 	q, _ := a.queue(id)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.returning[id]
+	r := q.returning[id]
+	return r.cost, r.short
 }
 
 // asker asks for many requests at once. It is safe for concurrent use.
 type asker struct {
 	ask    Ask
-	back   func(id lease.ResourceID, cost int64, kept bool)
+	back   func(id lease.ResourceID, cost int64, kept bool) (leased bool)
 	queues []askQueue // of each shard
 }
 
@@ -99,9 +110,15 @@ type asker struct {
 type askQueue struct {
 	mu        sync.Mutex
 	lines     [flights]line
-	returning map[lease.ResourceID]int64 // what is given back, until it is answered
+	returning map[lease.ResourceID]returning // until it is answered
 	open      bool
 	until     time.Time // nothing is asked before
+}
+
+// returning is what is given back of a resource, and what the bucket lacked when the latest of it was taken.
+type returning struct {
+	cost  int64
+	short Short
 }
 
 type line struct {
@@ -112,6 +129,7 @@ type line struct {
 // question is one of a request, or gives back.
 type question struct {
 	ask      lease.Ask
+	short    Short // with what it gives back
 	answer   lease.Answer
 	err      error
 	done     chan struct{}      // nil = nobody waits for the answer
@@ -122,10 +140,10 @@ type question struct {
 	ended    bool
 }
 
-func newAsker(ask Ask, shards int, back func(lease.ResourceID, int64, bool)) *asker {
+func newAsker(ask Ask, shards int, back func(lease.ResourceID, int64, bool) bool) *asker {
 	a := &asker{ask: ask, back: back, queues: make([]askQueue, max(1, shards))}
 	for i := range a.queues {
-		a.queues[i].returning = map[lease.ResourceID]int64{}
+		a.queues[i].returning = map[lease.ResourceID]returning{}
 		for k := range flights {
 			a.queues[i].lines[k].wake = make(chan struct{}, 1)
 		}
@@ -191,9 +209,12 @@ func (a *asker) serve(ctx context.Context, shard, line int) {
 			}
 			switch id := one.ask.Resource; {
 			case one.ask.Cost < 0:
-				n := -one.ask.Cost.Floor()
-				a.back(id, n, err == nil && !answer.Decided)
+				n, kept := -one.ask.Cost.Floor(), err == nil && !answer.Decided
+				leased := a.back(id, n, kept)
 				q.returned(id, n) // only now, so that it never counts less than it is
+				if !leased {
+					a.back(id, n, kept)
+				}
 			case one.answered != nil && err == nil:
 				one.answered(answer)
 			}
@@ -234,7 +255,12 @@ func (q *askQueue) put(line int, one *question) (ok bool) {
 		return false
 	}
 	if n := -one.ask.Cost.Floor(); n > 0 {
-		q.returning[one.ask.Resource] += n
+		r := q.returning[one.ask.Resource]
+		r.cost += n
+		if one.short.Tokens > 0 {
+			r.short = one.short
+		}
+		q.returning[one.ask.Resource] = r
 	}
 	l := &q.lines[line]
 	l.waiting = append(l.waiting, one)
@@ -246,7 +272,11 @@ func (q *askQueue) put(line int, one *question) (ok bool) {
 func (q *askQueue) returned(id lease.ResourceID, n int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.returning[id] -= n; q.returning[id] <= 0 {
+	r := q.returning[id]
+	if r.cost -= n; r.cost > 0 {
+		r.short.Tokens -= n
+		q.returning[id] = r
+	} else {
 		delete(q.returning, id)
 	}
 }
@@ -283,8 +313,10 @@ func (one *question) leave() (ok bool) {
 // An answer is passed to answered first, unless that is nil, in the order of all questions about the resource, and also
 // when nobody waits any more.
 func (a *Asking) Decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool, answered func(lease.Answer)) (lease.Answer, error) {
+	short := Short{Tokens: cost, At: time.Now()}
 	one := &question{
-		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), answered: answered, unused: func() { a.GiveBack(id, cost) },
+		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), answered: answered,
+		unused: func() { a.GiveBack(id, cost, short) },
 	}
 	q, line := a.queue(id)
 	if !q.put(line, one) {

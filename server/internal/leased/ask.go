@@ -3,9 +3,11 @@ package leased
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leaseask"
 )
 
 // This file is keys that come seldom: their coordinator is asked for each request, in one round trip with others.
@@ -37,6 +39,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 			}
 		}
 	}
+	begun := time.Now()
 	a, err := s.asking.Decide(ctx, id, p.charge.Cost, dry, answered)
 	switch {
 	case ctx.Err() != nil:
@@ -50,6 +53,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	if a.Admitted {
 		if !dry && p.charge.Cost > 0 {
 			p.held, p.asked = true, &s.asking
+			p.short = leaseask.Short{Tokens: p.own.quota - a.Tokens.Floor(), At: begun}
 		}
 		return true, nil
 	}
@@ -60,15 +64,12 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	return true, nil
 }
 
-// answered is told each answer about a key, in order, and opens a lease if it is to. A lease that there was before does not
-// count yet what was taken; one that is opened now counts all that was used of the bucket. Either may be refunded.
+// answered gets each answer about a key, in order, and opens a lease if open says so. An existing lease does not count
+// yet what was taken; a lease that is opened now counts all that was used of the bucket. Either may be refunded.
 func (s *Store) answered(to *lent, key string, a lease.Answer, cost, quota int64, open bool) {
-	used := int64(0)
-	if a.Admitted {
-		used = cost
-	}
 	e := s.known(to, []byte(key))
-	if e == nil {
+	opened := e == nil
+	if opened {
 		if !open {
 			return
 		}
@@ -76,26 +77,30 @@ func (s *Store) answered(to *lent, key string, a lease.Answer, cost, quota int64
 		if e, err = s.get(to, []byte(key)); err != nil {
 			return // the table is full of keys in use
 		}
-		used = quota - a.Tokens.Floor()
 	}
 	defer e.Done()
-	if r, ok := e.Value.charger.(*rate); ok {
-		r.debt.add(max(0, used), new(limit.Result))
+	r, ok := e.Value.charger.(*rate)
+	switch {
+	case !ok:
+	case opened:
+		r.debt.raise(leaseask.Short{Tokens: quota - a.Tokens.Floor(), At: time.Now()})
+	case a.Admitted:
+		r.debt.add(cost, new(limit.Result))
 	}
 }
 
-// unused is told what became of what a request has not used. A lease that was opened since counts it as used: there it is
-// kept, or it is not used any more, where the coordinator has it.
-func (s *Store) unused(id lease.ResourceID, cost int64, kept bool) {
+// unused gets what became of the cost that a request has not used. A lease that was opened since counts it as used: the
+// lease keeps it, or it is no longer used, where the coordinator has it. It reports whether there is a lease.
+func (s *Store) unused(id lease.ResourceID, cost int64, kept bool) (leased bool) {
 	s.mu.Lock()
 	to := s.lent[id.Limit]
 	s.mu.Unlock()
 	if to == nil {
-		return
+		return false
 	}
 	e := s.known(to, []byte(id.Key))
 	if e == nil {
-		return
+		return false
 	}
 	defer e.Done()
 	if kept {
@@ -103,4 +108,5 @@ func (s *Store) unused(id lease.ResourceID, cost int64, kept bool) {
 	} else if r, ok := e.Value.charger.(*rate); ok {
 		r.debt.add(-cost, new(limit.Result))
 	}
+	return true
 }

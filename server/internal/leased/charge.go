@@ -81,6 +81,7 @@ type part struct {
 	loose    int64          // besides, of what was refunded
 
 	asked *leaseask.Asking // it is held without a lease, of these; nil = it is not
+	short leaseask.Short   // of the bucket, when it was asked
 	noAsk bool             // it has to have a lease
 	dry   bool             // it is rolled back in any case
 }
@@ -105,7 +106,7 @@ func (p *part) rollback() {
 	switch {
 	case !p.held:
 	case p.asked != nil:
-		p.asked.GiveBack(p.id(), p.charge.Cost)
+		p.asked.GiveBack(p.id(), p.charge.Cost, p.short)
 		p.held, p.asked = false, nil
 		p.charge.Verdict.Remaining += p.charge.Cost
 	default:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/limit"
+	"github.com/stint-io/stint/server/internal/leaseask"
 )
 
 // debt is what this instance has taken of a bucket, less what the rate of the whole limit has
@@ -24,6 +25,15 @@ func (d *debt) add(n int64, r *limit.Result) {
 	defer d.mu.Unlock()
 	d.repay(r)
 	d.taken += float64(n)
+}
+
+// raise counts what the bucket was short of, unless more is counted already.
+func (d *debt) raise(s leaseask.Short) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.repay(new(limit.Result)); float64(s.Tokens) > d.taken {
+		d.taken, d.at = float64(s.Tokens), s.At
+	}
 }
 
 // tokens is how many are taken, rounded down, of the limit in r: no more than it has, where that is known, though more may

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -284,7 +286,7 @@ func holder(t *testing.T, c *client.Client, keyed bool) func(cost int64) (*clien
 // In the end all debt is paid, and what the bucket has can be had: nothing is lost.
 func TestFleetOfReservations(t *testing.T) {
 	const rate, burst = 100, 400
-	for seed := range seeds(4, 1) {
+	for seed := range seeding.Draw(t, some(4, 1)) {
 		for keyed, text := range []string{
 			"  - {name: a, rate: 100/s, burst: 400, sharing: leased}\n",
 			"  - {name: a, key: [k], rate: 100/s, burst: 400, sharing: leased}\n",

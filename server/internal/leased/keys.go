@@ -63,7 +63,10 @@ func (s *Store) open(of *lent, key string) (keyLease, error) {
 		return l, err
 	}
 	r, err := s.client.Limit(l.alias, client.LimitOptions{})
-	l.charger = &rate{taker: taker{lease: r}, limiter: r, of: of, key: key, asking: &s.asking}
+	opened := &rate{taker: taker{lease: r}, limiter: r, of: of, key: key, asking: &s.asking}
+	_, short := s.asking.Returning(id)
+	opened.debt.raise(short) // so that what is on its way back can be kept here; see unused
+	l.charger = opened
 	return l, err
 }
 

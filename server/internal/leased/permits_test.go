@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/store"
@@ -24,7 +26,7 @@ type use struct {
 func TestPermitsAgainstList(t *testing.T) {
 	const timeout = 10 * time.Second
 	most := map[string]int64{"p": 5, "q": 3}
-	for seed := range seeds(10, 2) {
+	for seed := range seeding.Draw(t, some(10, 2)) {
 		synctest.Test(t, func(t *testing.T) {
 			f, stop := open(t, leased.Options{}, `
   - {name: p, key: [k], algorithm: concurrency, max_in_flight: 5, timeout: 10s, sharing: leased}

@@ -106,7 +106,7 @@ func (r *rate) spendLoose(n int64) int64 {
 	var res limit.Result
 	if r.stands(&res) && !res.StoreFailed {
 		// A part of the debt is on its way back to the coordinator, where it is not short any more.
-		returning := r.asking.Returning(lease.ResourceID{Limit: r.of.name, Key: r.key})
+		returning, _ := r.asking.Returning(lease.ResourceID{Limit: r.of.name, Key: r.key})
 		shortfall = max(0, r.debt.tokens(&res)-fixed.Whole(returning))
 	}
 	usable := min(fixed.Amount(loose), shortfall)

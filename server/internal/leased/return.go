@@ -3,6 +3,7 @@ package leased
 import (
 	"context"
 
+	"github.com/stint-io/stint/server/internal/leaseask"
 	"github.com/stint-io/stint/store"
 )
 
@@ -47,7 +48,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 		return true
 	}, func(p *part) {
 		if p.charge.Cost > 0 {
-			s.asking.GiveBack(p.id(), min(p.charge.Cost, p.to.most.Load()))
+			s.asking.GiveBack(p.id(), min(p.charge.Cost, p.to.most.Load()), leaseask.Short{})
 		}
 	})
 }
@@ -65,7 +66,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.BanKeeper.Reset, func(p *part) bool {
 		p.entry.Value.reset()
 		return false
-	}, func(p *part) { s.asking.GiveBack(p.id(), p.to.most.Load()) })
+	}, func(p *part) { s.asking.GiveBack(p.id(), p.to.most.Load(), leaseask.Short{}) })
 }
 
 // back calls f for the charges on leases that there are, and the store behind for

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/leaseservice"
@@ -27,7 +29,7 @@ func TestTakeoverIsWaitedFor(t *testing.T) {
 		failed  bool
 	}
 	waited, away := 0, 0
-	for seed := range seeds(300, 30) {
+	for seed := range seeding.Draw(t, some(300, 30)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			const burst, patience, answer = 20, 500 * time.Millisecond, 30 * time.Millisecond

@@ -2,10 +2,11 @@ package leaselimits
 
 import (
 	"math/big"
-	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/internal/fairshare"
 	"github.com/stint-io/stint/internal/fixed"
@@ -25,7 +26,7 @@ func limits(t *testing.T, src string) *rules.Set {
 
 // Rates are exact to the millionth, rounded down.
 func TestPerSecond(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seeding.Rand(t)
 	for range 10_000 {
 		rate := limit.Rate{Count: r.Int64N(limit.MaxCount) >> r.IntN(62), Period: time.Duration(1 + r.Int64()>>(1+r.IntN(60)))}
 		want := new(big.Int).Mul(big.NewInt(rate.Count), big.NewInt(1e15))

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -188,7 +189,7 @@ func TestReplicaThatDoesNotRead(t *testing.T) {
 
 // TestLevelsOnTheWire are what was sent, in messages that gRPC takes, and what is damaged is refused.
 func TestLevelsOnTheWire(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 75))
+	r := seeding.Rand(t)
 	var levels []coordinator.Level
 	for i := range 2*maxLevels + 5 {
 		one := coordinator.Level{Tokens: fixed.Amount(r.Int64N(1<<50) - 1<<49), Leased: r.IntN(2) == 0, Fills: time.Duration(r.Int64())}

@@ -3,7 +3,6 @@ package leaseservice
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/client"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/limit"
@@ -22,21 +23,16 @@ import (
 	"github.com/stint-io/stint/server/internal/leasestate"
 )
 
-var (
-	chaosSchedules = flag.Uint64("chaos-schedules", 12, "random schedules of TestChaos")
-	chaosFirst     = flag.Uint64("chaos-first", 0, "the seed of its first schedule")
-)
-
 // TestChaos: the shipped coordinator and clients in virtual time, while everything that can
 // fail fails at random, with demand above the limit. In every interval T the instances
 // together admit at most burst + rate x T, and two seconds after the last fault they use
 // the limit again, each its part.
 func TestChaos(t *testing.T) {
-	schedules := *chaosSchedules
+	schedules := 12
 	if testing.Short() {
-		schedules = min(schedules, 3) // with the race detector each takes two seconds
+		schedules = 3 // with the race detector each takes two seconds
 	}
-	for seed := *chaosFirst; seed < *chaosFirst+schedules; seed++ {
+	for seed := range seeding.Draw(t, schedules) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			state := filepath.Join(t.TempDir(), "state")
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed, state) })

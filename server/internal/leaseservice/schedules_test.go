@@ -1,21 +1,17 @@
 package leaseservice
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	"github.com/stint-io/stint/internal/fixed"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/limit"
-)
-
-var (
-	townSchedules = flag.Uint64("town-schedules", 24, "random schedules of TestTownSchedules")
-	townFirst     = flag.Uint64("town-first", 0, "the seed of its first schedule; 0 = another one at each run")
 )
 
 // TestTownSchedules: members are killed, end at SIGTERM, or are cut off from the register at any event of any of
@@ -23,15 +19,13 @@ var (
 // folder of a member; instances are cut off and replaced; and the load moves. There are one limit or four, of as many
 // shards, and fewer tokens than instances or more. In no interval more than one bucket is admitted.
 func TestTownSchedules(t *testing.T) {
-	first, schedules := *townFirst, *townSchedules
-	if first == 0 {
-		first = rand.Uint64N(1 << 40)
-	}
+	schedules, played := 24, 0
 	if testing.Short() {
-		schedules = min(schedules, 3)
+		schedules = 3
 	}
 	poor, scarce := 0, 0
-	for seed := first; seed < first+schedules; seed++ {
+	for seed := range seeding.Draw(t, schedules) {
+		played++
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inTown(t, func(w *town) {
 				f := townSchedule(w, seed)
@@ -39,9 +33,9 @@ func TestTownSchedules(t *testing.T) {
 			})
 		})
 	}
-	t.Logf("two seconds after the last fault %d of %d schedules are poor, and %d in which there were fewer tokens than instances", poor, schedules, scarce)
-	if poor > 1+int(schedules/500) || scarce > 3+int(schedules/20) {
-		t.Errorf("%d and %d of %d schedules are poor", poor, scarce, schedules)
+	t.Logf("two seconds after the last fault %d of %d schedules are poor, and %d in which there were fewer tokens than instances", poor, played, scarce)
+	if poor > 1+played/500 || scarce > 3+played/20 {
+		t.Errorf("%d and %d of %d schedules are poor", poor, scarce, played)
 	}
 }
 

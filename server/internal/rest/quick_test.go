@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -13,6 +12,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	"github.com/stint-io/stint/limit"
 )
@@ -102,7 +103,7 @@ func FuzzQuick(f *testing.F) {
 // TestQuickAgrees: so it is with bodies made of the pieces of real ones.
 func TestQuickAgrees(t *testing.T) {
 	pieces := []string{`{`, `}`, `,`, `:`, `"attributes"`, `"cost"`, `"count_refused"`, `"a"`, `"b"`, `{"a":"b"}`, `{"user":"u"}`, `"cost":1`, `"cost":0`, `"count_refused":true`, `"attributes":{"a":"b","c":"d"}`, ` `, "\n", `1`, `true`, `false`, `"`, `\`, `"domain":"d"`, `"queue":true`, `é`}
-	random, accepted := rand.New(rand.NewPCG(1, 2)), 0
+	random, accepted := seeding.Rand(t), 0
 	for range 200_000 {
 		src := []byte{}
 		if random.IntN(2) == 0 {
@@ -128,7 +129,7 @@ func TestAppendDecision(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	random := rand.New(rand.NewPCG(3, 4))
+	random := seeding.Rand(t)
 	text := func() string {
 		return []string{"", "per-user", "a.b", `q"\`, "<b>&", "é", "\x00\x1f\x7f", "\xff", "\u2028", strings.Repeat("long", 50)}[random.IntN(10)]
 	}

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
+
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -94,11 +96,11 @@ func TestConformance(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	files, requests := uint64(400), 60
-	if n, err := strconv.ParseUint(os.Getenv("STINT_FILES"), 10, 32); err == nil {
+	files, requests := 400, 60
+	if n, err := strconv.Atoi(os.Getenv("STINT_FILES")); err == nil {
 		files = n
 	}
-	for seed := range files {
+	for seed := range seeding.Draw(t, files) {
 		synctest.Test(t, func(t *testing.T) {
 			r := drawing{rand.New(rand.NewPCG(1, seed)), slices.Sorted(maps.Keys(modelUnits))}
 			m := drawModel(r)

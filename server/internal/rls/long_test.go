@@ -2,9 +2,10 @@ package rls
 
 import (
 	"context"
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/seeding"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -38,7 +39,7 @@ func TestLongValuesCount(t *testing.T) {
 		return r
 	}
 	const ok, over = pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seeding.Rand(t)
 	for n := 1; n < 4<<20; n = n*3 + random.IntN(n+1) {
 		for _, last := range []string{"a", "b"} { // which differ in their last byte
 			value := strings.Repeat("v", n) + last
