@@ -99,8 +99,10 @@ func zones(t *testing.T) []string {
 	if *allZones {
 		return names
 	}
-	unusual := []string{"Australia/Lord_Howe", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia",
-		"Asia/Gaza", "Africa/Casablanca", "Antarctica/Troll", "Asia/Kathmandu", "Pacific/Chatham", "America/Caracas"}
+	unusual := []string{
+		"Australia/Lord_Howe", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia",
+		"Asia/Gaza", "Africa/Casablanca", "Antarctica/Troll", "Asia/Kathmandu", "Pacific/Chatham", "America/Caracas",
+	}
 	r := seeding.Rand(t)
 	var drawn []string
 	for range 2 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,10 @@ const (
 	// givenUp is for how long nothing is asked of a coordinator that did not answer in time. Not longer: keys have
 	// leases meanwhile. Not shorter: each request would wait for it once more.
 	givenUp = time.Second
+	// What is given back while another server has a lease of the bucket, or while a lease that was closed here is still
+	// known to the coordinator, is given back again: backAgain later, then after twice the time, and so on.
+	backAgain = time.Second
+	backTries = 7
 )
 
 var errNoAnswer = errors.New("leaseask: the coordinator did not answer in time")
@@ -123,13 +128,16 @@ type returning struct {
 
 type line struct {
 	waiting []*question
+	later   []*question // given back again when they are due
 	wake    chan struct{}
 }
 
 // question is one of a request, or gives back.
 type question struct {
 	ask      lease.Ask
-	short    Short // with what it gives back
+	short    Short     // with what it gives back
+	tries    int       // how often it was given back in vain
+	due      time.Time // when it is given back again
 	answer   lease.Answer
 	err      error
 	done     chan struct{}      // nil = nobody waits for the answer
@@ -171,7 +179,7 @@ func (a *asker) run(ctx context.Context) {
 		var left []*question
 		for k := range q.lines {
 			left = append(left, q.lines[k].waiting...)
-			q.lines[k].waiting = nil
+			q.lines[k].waiting, q.lines[k].later = nil, nil
 		}
 		q.mu.Unlock()
 		for _, one := range left {
@@ -182,11 +190,17 @@ func (a *asker) run(ctx context.Context) {
 
 func (a *asker) serve(ctx context.Context, shard, line int) {
 	q := &a.queues[shard]
+	again := time.NewTimer(0)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-again.C:
 		case <-q.lines[line].wake:
+		}
+		if due := q.repeat(line); !due.IsZero() {
+			again.Reset(time.Until(due))
 		}
 		questions := q.take(line)
 		if len(questions) == 0 {
@@ -212,8 +226,8 @@ func (a *asker) serve(ctx context.Context, shard, line int) {
 				n, kept := -one.ask.Cost.Floor(), err == nil && !answer.Decided
 				leased := a.back(id, n, kept)
 				q.returned(id, n) // only now, so that it never counts less than it is
-				if !leased {
-					a.back(id, n, kept)
+				if !leased && !a.back(id, n, kept) && kept {
+					q.putLater(line, one)
 				}
 			case one.answered != nil && err == nil:
 				one.answered(answer)
@@ -254,6 +268,45 @@ func (q *askQueue) put(line int, one *question) (ok bool) {
 	if !q.open || one.done != nil && time.Now().Before(q.until) {
 		return false
 	}
+	l := &q.lines[line]
+	q.insert(l, one)
+	l.wakeUp()
+	return true
+}
+
+// putLater has what was given back in vain be given back again.
+func (q *askQueue) putLater(line int, one *question) {
+	if one.tries++; one.tries > backTries {
+		return
+	}
+	one.due = time.Now().Add(backAgain << (one.tries - 1))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := &q.lines[line]
+	l.later = append(l.later, one)
+	l.wakeUp() // repeat sets the timer
+}
+
+// repeat puts what is due in the line again, and returns when the next is due; the zero time if there is none.
+func (q *askQueue) repeat(line int) (next time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l, now := &q.lines[line], time.Now()
+	l.later = slices.DeleteFunc(l.later, func(one *question) bool {
+		if one.due.After(now) {
+			if next.IsZero() || one.due.Before(next) {
+				next = one.due
+			}
+			return false
+		}
+		q.insert(l, one)
+		return true
+	})
+	return next
+}
+
+// insert puts a question in a line; q.mu is held.
+func (q *askQueue) insert(l *line, one *question) {
 	if n := -one.ask.Cost.Floor(); n > 0 {
 		r := q.returning[one.ask.Resource]
 		r.cost += n
@@ -262,10 +315,7 @@ func (q *askQueue) put(line int, one *question) (ok bool) {
 		}
 		q.returning[one.ask.Resource] = r
 	}
-	l := &q.lines[line]
 	l.waiting = append(l.waiting, one)
-	l.wakeUp()
-	return true
 }
 
 // returned says that n has been answered.

@@ -155,13 +155,9 @@ func TestConformance(t *testing.T) {
 // numbers are the oracle; a token takes an hour to come.
 func TestAllOrNothing(t *testing.T) {
 	early, steps := 0, 0
-	for seed := range seeding.Draw(t, some(10, 2)) {
-		pauses := []time.Duration{0, 100 * time.Millisecond, time.Second}
-		steps += allOrNothing(t, seed, pauses[seed%3], &early)
-	}
-	// With longer pauses leases close, and with them goes what was given back to one: of other seeds one in 100 fails.
-	for seed := range uint64(some(10, 2)) {
-		steps += allOrNothing(t, seed, time.Duration(5+15*(seed%2))*time.Second, &early)
+	for seed := range seeding.Draw(t, some(20, 4)) {
+		pauses := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, 20 * time.Second}
+		steps += allOrNothing(t, seed, pauses[seed%4], &early)
 	}
 	if early > steps/200 {
 		t.Errorf("%d of %d requests were refused early", early, steps)

@@ -366,6 +366,25 @@ func TestRefundOfNothing(t *testing.T) {
 	})
 }
 
+// What is refunded to a lease is there after the lease was closed, since nobody used it for a minute.
+func TestRefundOutlivesTheLease(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			f, stop := open(t, leased.Options{}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")
+			defer stop()
+			for range 7 { // so often that there is a lease
+				f.take(true, f.charge("a", "1", 1))
+			}
+			if err := f.Refund(t.Context(), []store.Charge{f.charge("a", "1", 5)}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(4 * time.Minute)
+			f.take(true, f.charge("a", "1", 8))
+			f.take(false, f.charge("a", "1", 1))
+		})
+	}
+}
+
 // Two servers that spend leases of one coordinator: in sum never more than the limit has, and
 // whichever is asked admits what is left: permits at the second time of asking, and tokens,
 // which the other has to spare, within 20 seconds of asking.

@@ -123,6 +123,18 @@ func (r *rate) stands(res *limit.Result) bool {
 	return err == nil
 }
 
+// close gives back to the bucket what was refunded here and is not spent.
+func (r *rate) close() {
+	var res limit.Result
+	if len(r.of.key) > 0 && r.asking.Asks() && r.stands(&res) {
+		short := r.debt.tokens(&res).Floor()
+		if n := r.spendLoose(r.of.most.Load()); n > 0 {
+			r.asking.GiveBack(lease.ResourceID{Limit: r.of.name, Key: r.key}, n, leaseask.Short{Tokens: short, At: time.Now()})
+		}
+	}
+	r.taker.close()
+}
+
 func (r *rate) finish(uint64, bool) bool { return true }
 
 func (r *rate) reset() {
