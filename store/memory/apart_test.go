@@ -134,7 +134,7 @@ func TestClaims(t *testing.T) {
 				accounts[i].close()
 				accounts = slices.Delete(accounts, i, i+1)
 			default:
-				a, n, spare := accounts[i], r.Int64N(1<<17), b.max/8*r.Int64N(2)
+				a, n, spare := accounts[i], 1+r.Int64N(1<<17), b.max/8*r.Int64N(2) // 0 bytes always fit
 				within, used := a.used.Load()+n <= a.part.Load(), b.used.Load()
 				if got := a.reserve(n, spare); !got && within && used+n <= b.max {
 					t.Fatalf("seed %d: %d refused within the part of %d", seed, n, a.part.Load())
