@@ -39,8 +39,9 @@ func (b *Bucket) Pack() (PackedBucket, bool) {
 // WithQuota returns the arithmetic of the same rate for a bucket that holds quota, from 0 to [MaxCount], or as much
 // as can be packed if that is less.
 func (b PackedBucket) WithQuota(quota int64) PackedBucket {
-	b.exact = b.exact.WithQuota(min(quota, int64(gcra.Room/b.word.Token)))
-	b.word = gcra.New(b.exact.quota, b.word.Token)
+	b.word.Quota = min(uint64(quota), gcra.Room/b.word.Token)
+	b.word.Full = b.word.Quota * b.word.Token
+	b.exact.quota, b.exact.burstTicks = b.word.Quota, ticks{Lo: b.word.Full} // short enough to be inlined
 	return b
 }
 
