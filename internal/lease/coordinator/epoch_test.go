@@ -53,3 +53,16 @@ func TestEpochsGrow(t *testing.T) {
 		t.Errorf("the epoch went from %d to %d", epoch, d.c.Epoch())
 	}
 }
+
+// TestNewIsAboveItsPredecessor: instances ignore grants whose epoch is below one that they have heard of, so a coordinator
+// does not begin with such an epoch, as after a clock that was set back.
+func TestNewIsAboveItsPredecessor(t *testing.T) {
+	for _, epoch := range []uint64{1, 8, 9} {
+		c := New(Options{Epoch: epoch, Former: 9, Resolve: func(lease.ResourceID) (lease.Terms, lease.Status) {
+			return lease.Terms{}, lease.StatusUnknownLimit
+		}}, 1)
+		if c.Epoch() <= 9 {
+			t.Errorf("began with epoch %d after epoch 9: %d", epoch, c.Epoch())
+		}
+	}
+}
