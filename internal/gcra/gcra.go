@@ -59,7 +59,7 @@ func (b *Bucket) Refund(word, cost uint64) uint64 {
 
 // Back returns how many ticks to take off a word so that it is as it would be without a Take at tick taken that made before
 // into after, as far as that is known. Without it the bucket would have been full from tick before on, or from taken on if
-// it was full then. What would have overflowed from then until tick is not given back: tick is the latest one at which
+// it was full then. The part that would have overflowed from then until tick is not given back: tick is the latest one at which
 // others have taken something.
 func Back(tick, before, after, taken uint64) uint64 {
 	full := max(before, taken)

@@ -109,7 +109,7 @@ func openFile(o *Options, records func(table string, key []byte, e entry)) (f *f
 	}
 	f.tried = f.number
 	if cut := size - f.size; cut > 0 {
-		// The last write has not ended. Nobody was told that it had.
+		// The last write has not ended, and no caller was told that it had.
 		o.Logger.Warn("the last write to the file was cut off, as by a crash: its part is dropped", "file", f.path, "bytes", cut)
 		return f, errors.Join(f.handle.Truncate(f.size), f.handle.Sync())
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// Records are the [store.Records] in the file. What was changed since the file was written anew is in memory; the rest
+// Records are the [store.Records] in the file. Changes since the last snapshot are in memory; the rest
 // is read from the file. They are safe for concurrent use.
 type Records struct {
 	store *Store

@@ -74,7 +74,7 @@ type counters struct {
 	id    string
 	noted notes
 
-	// What the file is to have: changed with the writer's lock held.
+	// The contents that the file is to have; changed with the writer's lock held.
 	policy  limit.Policy
 	text    string // policy as JSON
 	rewrite bool   // the states in the file mean something else under policy: the next batch has all of them
@@ -402,7 +402,7 @@ func (s *Store) Close() error {
 }
 
 // Snapshot writes a copy of the file to w, as of one moment, while the store goes on. The copy is a file
-// that Open takes. What was counted in the last moments may not be in it; see [Store.Flush].
+// that Open takes. The counts of the last moments may be missing; see [Store.Flush].
 func (s *Store) Snapshot(w io.Writer) error {
 	s.writer.mu.Lock()
 	size := s.writer.file.size

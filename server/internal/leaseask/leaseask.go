@@ -29,8 +29,8 @@ const (
 	// givenUp is for how long nothing is asked of a coordinator that did not answer in time. Not longer: keys have
 	// leases meanwhile. Not shorter: each request would wait for it once more.
 	givenUp = time.Second
-	// What is given back while another server has a lease of the bucket, or while a lease that was closed here is still
-	// known to the coordinator, is given back again: backAgain later, then after twice the time, and so on.
+	// The coordinator takes nothing back while another server has a lease of the bucket, or while it still knows a lease
+	// that was closed here. The tokens are then given back again after backAgain, after twice that, and so on.
 	backAgain = time.Second
 	backTries = 7
 )

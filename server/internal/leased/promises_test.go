@@ -366,7 +366,7 @@ func TestRefundOfNothing(t *testing.T) {
 	})
 }
 
-// What is refunded to a lease is there after the lease was closed, since nobody used it for a minute.
+// TestRefundOutlivesTheLease: tokens that were refunded to a lease are there after the lease was closed as idle.
 func TestRefundOutlivesTheLease(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
