@@ -128,7 +128,9 @@ func (a *Account) Settle(returned lease.Capacity, landed fixed.Amount) bool {
 	a.refillOwn()
 	above := a.AboveCap()
 	if a.Returned = returned; above && !a.AboveCap() {
-		a.resource.trip.observe(time.Duration(a.resource.Pool.At - a.cappedAt))
+		took := time.Duration(a.resource.Pool.At - a.cappedAt)
+		a.resource.trip.observe(took)
+		a.resource.returnTrip.observe(took)
 	}
 	// Returned tokens were within burst that is returned as well, or did not fit into the bucket
 	// when they arrived; and they were lent, or refilled by the rate. So an instance with false

@@ -78,9 +78,9 @@ func (r *Resource) targetRates() {
 	if active > 0 && rest > 0 && !r.Contended {
 		room = (rest - rest.Scale(min(shared, capacity), max(capacity, 1))) / 2 / active / fixed.Token * fixed.Token
 	}
-	weights := fixed.Amount(0)
+	weights, mean := fixed.Amount(0), float64(burst)/float64(fixed.Token)/float64(max(1, active))
 	for i, a := range r.accounts {
-		weights += a.burstWeight(r.shares[i])
+		weights += a.burstWeight(r.shares[i], mean)
 	}
 	for i, a := range r.accounts {
 		s := r.shares[i]
@@ -98,7 +98,7 @@ func (r *Resource) targetRates() {
 		}
 		switch {
 		case r.Contended:
-			a.target.Burst = least + rest.Scale(a.burstWeight(s), weights)/fixed.Token*fixed.Token
+			a.target.Burst = least + rest.Scale(a.burstWeight(s, mean), weights)/fixed.Token*fixed.Token
 		case a.Spare && capacity > 0:
 			a.target.Burst = least + rest.Scale(min(a.target.Rate, capacity), capacity)/fixed.Token*fixed.Token
 		case capacity > 0:
@@ -110,21 +110,24 @@ func (r *Resource) targetRates() {
 	}
 }
 
-// burstWeight is the weight of an account in the division of a burst that is contended. A bucket
-// of burst K that is refilled at the rate s of random arrivals refuses s/2K of them. The sum of
-// s/2K over all accounts, for a given sum of K, is least where K is proportional to the square
-// root of s. An account with far more demand than rate has an empty bucket at any burst, and
-// weighs an eighth. A site divides its burst among its instances, so it weighs as much as they do together:
-// n of them of the rate s/n each come to sqrt(s*n), and each needs a token of its own however little is left.
-func (a *Account) burstWeight(s fixed.Amount) fixed.Amount {
+// burstWeight is the weight of an account with the share s of the rate in the division of a burst that is contended,
+// of which there are mean tokens for each account. A bucket of burst K that is refilled at the rate s of random arrivals
+// refuses s/2K of them. The sum of s/2K over all accounts, for a given sum of K, is least where K is proportional to the
+// square root of s. An account with a demand d above its share has a bucket that is mostly empty: the part of the rate
+// that overflows falls as (s/d)^K, so more than some 3s/(d-s) tokens are of no use to it. It weighs less where the mean
+// is more than that, but not less than an eighth. A site divides its burst among its instances, so it weighs as much as
+// they do together: n of them of the rate s/n each come to sqrt(s*n), and each needs a token of its own however little
+// is left.
+func (a *Account) burstWeight(s fixed.Amount, mean float64) fixed.Amount {
 	if a.site != nil && a.site.lends {
 		return fixed.Amount(math.Sqrt(float64(s) * float64(max(1, a.Weight))))
 	}
-	w := fixed.Amount(math.Sqrt(float64(s)))
+	w := math.Sqrt(float64(s))
 	if want := a.Demand; want-want/16 > s {
-		return max(1, w/8) // the least rates are a few millionths
+		w *= max(1.0/8, min(1, 3*float64(s)/float64(want-s)/mean))
+		return max(1, fixed.Amount(w)) // the least rates are a few millionths
 	}
-	return w
+	return fixed.Amount(w)
 }
 
 // trickle is the part, 1/8, of all that accounts are short of, below which the free rate goes to

@@ -148,11 +148,11 @@ func roundQuestions() []leasetest.Question {
 				return limited(40*token, accountCase{rate: x, burst: 12 * token, demand: 30 * token, shortfall: token}, accountCase{rate: 60 * token, burst: 24 * token, demand: 60 * token})
 			},
 			"20 +10/4/4 short of 1; nothing contended", "29.99817 +0/4/4 short of 1; nothing contended"),
-		ask("demand of one that has 50/s beside another 50/s", "7/8 of the limit; 1/64 above it; 16/15 of its share: from there its burst weighs an eighth, and is 5 of 40", 0, 110*token,
+		ask("demand of one that has 50/s beside another 50/s", "7/8 of the limit; 1/64 above it; its burst, 20, is of less use the further the demand d is above its share, from d-50 = 7.5 on as 150/(d-50)/20, and 16 = 2+14 are four less than it has", 0, 110*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{rate: 50 * token, burst: 20 * token, demand: x}, accountCase{rate: 50 * token, burst: 20 * token, demand: 50 * token})
 			},
-			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "53.333334 nothing cap all/5; nothing contended saturated"),
+			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "60.499507 nothing cap all/16; nothing contended saturated"),
 		ask("demand of one beside 30/s of another, nothing is held", "1/64 above the limit; from there the others get 1/512 more than they demand: 30.058593", 71_562_500, 80*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{demand: 30 * token}, accountCase{demand: x})
@@ -170,12 +170,12 @@ func roundQuestions() []leasetest.Question {
 				return permits(2000*token, accountCase{demand: 600 * token}, accountCase{demand: x})
 			},
 			"1500 +0/600/0; +0/1400/0 contended saturated"),
-		ask("demand of one beside a silent one that has a half", "the same; its share ends at the other's half", 0, 110*token,
+		ask("demand of one beside a silent one that has a half", "the same; its share ends at the other's half, and the other gets the burst that it has too much", 0, 110*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{demand: x}, accountCase{rate: 50 * token, burst: 20 * token, silent: true})
 			},
 			"0 nothing; nothing", "0.000001 +0.000001/6/6; nothing", "37.500001 +37.500001/18/18; nothing contended",
-			"51.562501 +50/20/20; nothing contended saturated", "53.333334 +50/5/5; +0/14/14 contended saturated"),
+			"51.562501 +50/20/20; nothing contended saturated", "60.499507 +50/16/16; +0/3/3 contended saturated"),
 		{
 			Name: "time since one returned burst", Why: "what it has just returned it does not get again, for IdleGrace. Burst 2, 45 % of 38, and half of the rest: 29",
 			Most: fixed.Amount(2 * time.Second), Write: leasetest.Nanoseconds,

@@ -230,12 +230,13 @@ const (
 	worthSize = 2
 )
 
-// least is the size that an assignment has at least, whatever is left of the lease, if its burst is as
-// large: eight tokens, twenty of a burst of 80, and what the rate brings in 50 ms. Not less: random
-// arrivals overflow a bucket of one token, which wastes a third of its rate, and requests come in clumps
-// where a machine is busy. Not more: it is filled at each change, and what was not there is paid back.
+// least is the size that an assignment has at least, whatever is left of the lease, if its burst is that large: four
+// tokens, eight of a burst of 16, twenty of a burst of 80, and what the rate brings in 50 ms. Random arrivals overflow a
+// smaller bucket: of one token a third of the rate is lost, of four less than a tenth where the demand is a little above
+// the rate. Requests also come in clumps where a machine is busy. A larger one costs more at each change, which fills it;
+// what the lease did not have is paid back, and of a limit with a burst of 20, eight for each Envoy would be too many.
 func least(of lease.Capacity) fixed.Amount {
-	return min(of.Burst, max(8*fixed.Token, min(20*fixed.Token, of.Burst/4), of.Rate/20))
+	return min(of.Burst, max(4*fixed.Token, min(8*fixed.Token, of.Burst/2), min(20*fixed.Token, of.Burst/4), of.Rate/20))
 }
 
 // trimWithin is how long an assignment may stay a little above the lease, which is given back that much
