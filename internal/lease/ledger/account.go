@@ -128,9 +128,7 @@ func (a *Account) Settle(returned lease.Capacity, landed fixed.Amount) bool {
 	a.refillOwn()
 	above := a.AboveCap()
 	if a.Returned = returned; above && !a.AboveCap() {
-		took := time.Duration(a.resource.Pool.At - a.cappedAt)
-		a.resource.trip.observe(took)
-		a.resource.returnTrip.observe(took)
+		a.resource.trip.observe(time.Duration(a.resource.Pool.At - a.cappedAt))
 	}
 	// Returned tokens were within burst that is returned as well, or did not fit into the bucket
 	// when they arrived; and they were lent, or refilled by the rate. So an instance with false
@@ -218,7 +216,9 @@ func (a *Account) Acknowledge(number uint64) (tokens fixed.Amount) {
 	p.Reserved -= a.unackedTokens()
 	for ; len(a.unackedGrants) > 0 && a.unackedGrants[0].number <= a.AckedGrant; a.unackedGrants = a.unackedGrants[1:] {
 		tokens = fixed.SaturatingAdd(tokens, a.unackedGrants[0].more.Tokens)
-		a.resource.trip.observe(time.Duration(p.At - a.unackedGrants[0].at))
+		if !a.resource.Terms.Semaphore {
+			a.resource.trip.observe(time.Duration(p.At - a.unackedGrants[0].at))
+		}
 		a.unacked = a.unacked.Sub(a.unackedGrants[0].more)
 	}
 	if len(a.unackedGrants) == 0 {

@@ -68,14 +68,12 @@ func (r *Resource) targetPermits(now limit.Time) {
 }
 
 // permitRotation is the length of a turn. A permit that goes from one site to another is in use by nobody for a trip at
-// each level of sites. The shortest time of late from a cap to the return has these trips. It also has some of the time
-// for which the permit was still in use, so it is bounded by the round trips of six levels. 40 of them leave 0.95 of the
-// permit where the sites have turns of their own.
+// each level of sites. 40 trips leave 0.95 of it where the sites have turns of their own.
 func (r *Resource) permitRotation(wanting []*Account) time.Duration {
 	if !slices.ContainsFunc(wanting, func(a *Account) bool { return a.site != nil && a.site.lends }) {
 		return minRotation
 	}
-	return max(minRotation, 2*rotationTrips*time.Duration(min(r.returnTrip, 6*r.trip)))
+	return min(max(minRotation, 2*rotationTrips*time.Duration(r.trip)), longestPermits)
 }
 
 // rotationIsOver says whether other accounts are to have the permits: the time is over, the number

@@ -114,17 +114,23 @@ func (r *Resource) targetRates() {
 // of which there are mean tokens for each account. A bucket of burst K that is refilled at the rate s of random arrivals
 // refuses s/2K of them. The sum of s/2K over all accounts, for a given sum of K, is least where K is proportional to the
 // square root of s. An account with a demand d above its share has a bucket that is mostly empty: the part of the rate
-// that overflows falls as (s/d)^K, so more than some 3s/(d-s) tokens are of no use to it. It weighs less where the mean
-// is more than that, but not less than an eighth. A site divides its burst among its instances, so it weighs as much as
-// they do together: n of them of the rate s/n each come to sqrt(s*n), and each needs a token of its own however little
-// is left.
+// that overflows falls as (s/d)^K, so more than some 3s/(d-s) tokens are of no use to it. It weighs a half, a quarter or
+// an eighth where the mean is more than that: in steps, since bursts that follow each estimate of d cost messages. A site
+// divides its burst among its instances, so it weighs as much as they do together: n of them of the rate s/n each come
+// to sqrt(s*n), and each needs a token of its own however little is left.
 func (a *Account) burstWeight(s fixed.Amount, mean float64) fixed.Amount {
 	if a.site != nil && a.site.lends {
 		return fixed.Amount(math.Sqrt(float64(s) * float64(max(1, a.Weight))))
 	}
 	w := math.Sqrt(float64(s))
 	if want := a.Demand; want-want/16 > s {
-		w *= max(1.0/8, min(1, 3*float64(s)/float64(want-s)/mean))
+		useful := 3 * float64(s) / float64(want-s)
+		for range 3 {
+			if useful >= mean {
+				break
+			}
+			w, useful = w/2, useful*2
+		}
 		return max(1, fixed.Amount(w)) // the least rates are a few millionths
 	}
 	return fixed.Amount(w)

@@ -32,7 +32,6 @@ type Resource struct {
 	Rotation     Rotation
 	tokenByToken bool // tokens are lent one by one
 	trip         roundTrip
-	returnTrip   roundTrip // from a cap until the instance has come down to it, without acknowledgments
 
 	pool.Load
 	recovery

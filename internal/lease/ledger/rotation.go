@@ -17,6 +17,10 @@ const rotationTrips = 20
 // minRotation is the shortest period of a rotation of permits, and that of rates until a round trip was measured.
 const minRotation = 2 * time.Second
 
+// longestPermits bounds the period of a rotation of permits: what is measured as a trip has some of the time for which a
+// permit was still in use.
+const longestPermits = 5 * minRotation
+
 // shortestRotation is the shortest period of a rotation of rates: each change is some messages for each token of the burst.
 const shortestRotation = 250 * time.Millisecond
 
@@ -24,7 +28,8 @@ const shortestRotation = 250 * time.Millisecond
 const mostSingleTokens = 4 * fixed.Token
 
 // roundTrip is from a grant to its acknowledgment, or from a cap until the instance has come down to it: the shortest
-// of late, since an acknowledgment may wait for something else to report.
+// of late, since an acknowledgment may wait for something else to report. Of permits it is from a cap alone: a site
+// acknowledges at once, and returns a permit after a trip for each level below it.
 type roundTrip time.Duration
 
 func (t *roundTrip) observe(d time.Duration) {

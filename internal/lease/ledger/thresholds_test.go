@@ -148,11 +148,11 @@ func roundQuestions() []leasetest.Question {
 				return limited(40*token, accountCase{rate: x, burst: 12 * token, demand: 30 * token, shortfall: token}, accountCase{rate: 60 * token, burst: 24 * token, demand: 60 * token})
 			},
 			"20 +10/4/4 short of 1; nothing contended", "29.99817 +0/4/4 short of 1; nothing contended"),
-		ask("demand of one that has 50/s beside another 50/s", "7/8 of the limit; 1/64 above it; its burst, 20, is of less use the further the demand d is above its share, from d-50 = 7.5 on as 150/(d-50)/20, and 16 = 2+14 are four less than it has", 0, 110*token,
+		ask("demand of one that has 50/s beside another 50/s", "7/8 of the limit; 1/64 above it; more than 150/(demand-50) tokens are of no use to it: from 57.5 on that is less than the mean, 20, and it weighs half as much, so of the 36 it has somewhat less than 12", 0, 110*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{rate: 50 * token, burst: 20 * token, demand: x}, accountCase{rate: 50 * token, burst: 20 * token, demand: 50 * token})
 			},
-			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "60.499507 nothing cap all/16; nothing contended saturated"),
+			"0 nothing; nothing", "37.500001 nothing; nothing contended", "51.562501 nothing; nothing contended saturated", "57.500001 nothing cap all/13; nothing contended saturated"),
 		ask("demand of one beside 30/s of another, nothing is held", "1/64 above the limit; from there the others get 1/512 more than they demand: 30.058593", 71_562_500, 80*token,
 			func(x fixed.Amount) roundCase {
 				return limited(40*token, accountCase{demand: 30 * token}, accountCase{demand: x})
@@ -175,7 +175,7 @@ func roundQuestions() []leasetest.Question {
 				return limited(40*token, accountCase{demand: x}, accountCase{rate: 50 * token, burst: 20 * token, silent: true})
 			},
 			"0 nothing; nothing", "0.000001 +0.000001/6/6; nothing", "37.500001 +37.500001/18/18; nothing contended",
-			"51.562501 +50/20/20; nothing contended saturated", "60.499507 +50/16/16; +0/3/3 contended saturated"),
+			"51.562501 +50/20/20; nothing contended saturated", "57.500001 +50/13/13; +0/6/6 contended saturated"),
 		{
 			Name: "time since one returned burst", Why: "what it has just returned it does not get again, for IdleGrace. Burst 2, 45 % of 38, and half of the rest: 29",
 			Most: fixed.Amount(2 * time.Second), Write: leasetest.Nanoseconds,
