@@ -47,6 +47,7 @@ type contestant struct {
 	security rlsload.Security
 
 	answers   int64
+	touched   int64 // users that were met
 	perSecond measure.Series
 	cpu       measure.Series // microseconds per request
 	p50, p99  measure.Series // microseconds
@@ -61,7 +62,8 @@ func (c *contestant) close() {
 	}
 }
 
-// Service compares stint's rate limit service with a server that always says OK.
+// Service compares stint's rate limit service, with counters in memory and with counters that are persisted, with a server
+// that always says OK.
 func Service(cfg Config, rep *Report) (err error) {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "stint-bench-")
@@ -77,36 +79,39 @@ func Service(cfg Config, rep *Report) (err error) {
 	if err != nil {
 		return err
 	}
-	noop, stint, err := startBoth(ctx, dir, noopBin, stintBin)
-	defer noop.close()
-	defer stint.close()
+	all, err := startContestants(ctx, dir, noopBin, stintBin)
+	defer func() {
+		for _, c := range all {
+			c.close()
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	if err := probe(ctx, stint.client); err != nil {
-		return err
+	for _, c := range all[1:] {
+		if err := probe(ctx, c.client); err != nil {
+			return err
+		}
 	}
 	requests, peeks := make([][]byte, users), make([][]byte, users)
 	for i := range requests {
 		user := fmt.Sprintf("user-%d", i)
 		requests[i], peeks[i] = rlsload.Request("user", user, false), rlsload.Request("user", user, true)
 	}
-	for pair := -1; pair < cfg.Pairs; pair++ {
-		order := []*contestant{noop, stint}
-		if pair%2 != 0 {
-			order = []*contestant{stint, noop}
-		}
-		for _, c := range order {
-			if err := c.slice(ctx, requests, cfg.Service, pair >= 0); err != nil {
+	for round := -1; round < cfg.Pairs; round++ {
+		for i := range all {
+			c := all[(i+round+len(all))%len(all)]
+			if err := c.slice(ctx, requests, cfg.Service, round >= 0); err != nil {
 				return fmt.Errorf("bench: %s: %w", c.name, err)
 			}
 		}
 	}
-	touched, err := audit(ctx, stint, peeks)
-	if err != nil {
-		return err
+	for _, c := range all[1:] {
+		if c.touched, err = audit(ctx, c, peeks); err != nil {
+			return err
+		}
 	}
-	writeService(cfg, rep, version, touched, noop, stint)
+	writeService(cfg, rep, version, all)
 	return nil
 }
 
@@ -132,25 +137,40 @@ func build(cfg Config, noop, stint string) (version string, err error) {
 	return version, err
 }
 
-// startBoth starts the servers. The contestants are to be closed even when it
-// returns an error.
-func startBoth(ctx context.Context, dir, noopBin, stintBin string) (noop, stint *contestant, err error) {
-	noop, stint = &contestant{name: "always OK"}, &contestant{name: "stint serve"}
-	var addr [4]string
-	for i := range addr {
-		if addr[i], err = process.FreeAddr(); err != nil {
-			return noop, stint, err
-		}
+// startContestants starts the server that always says OK, stint with counters in memory and stint as it is by default, which
+// persists those of serviceLimits. They are to be closed even when it returns an error.
+func startContestants(ctx context.Context, dir, noopBin, stintBin string) (all []*contestant, err error) {
+	noop := &contestant{name: "always OK"}
+	all = append(all, noop)
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return all, err
+	}
+	if err := noop.start(ctx, addr, nil, noopBin, "-grpc", addr); err != nil {
+		return all, err
 	}
 	config := filepath.Join(dir, "limits.yaml")
 	if err := os.WriteFile(config, []byte(serviceLimits), 0o600); err != nil {
-		return noop, stint, fmt.Errorf("bench: %w", err)
+		return all, fmt.Errorf("bench: %w", err)
 	}
-	if err := noop.start(ctx, addr[0], nil, noopBin, "-grpc", addr[0]); err != nil {
-		return noop, stint, err
+	for _, one := range []struct{ name, state string }{
+		{"stint serve, in memory", "none"},
+		{"stint serve, persisted", filepath.Join(dir, "state")},
+	} {
+		c := &contestant{name: one.name}
+		all = append(all, c)
+		var addr [3]string
+		for i := range addr {
+			if addr[i], err = process.FreeAddr(); err != nil {
+				return all, err
+			}
+		}
+		if err := c.start(ctx, addr[0], nil, stintBin, "serve", "--config", config, "--state-dir", one.state,
+			"--grpc", addr[0], "--http", addr[1], "--admin", addr[2]); err != nil {
+			return all, err
+		}
 	}
-	return noop, stint, stint.start(ctx, addr[1], []string{"STATE_DIRECTORY=", "XDG_STATE_HOME=" + dir}, stintBin, "serve", "--config", config,
-		"--grpc", addr[1], "--http", addr[2], "--admin", addr[3])
+	return all, nil
 }
 
 func (c *contestant) start(ctx context.Context, addr string, env []string, bin string, args ...string) (err error) {
@@ -221,22 +241,30 @@ func audit(ctx context.Context, stint *contestant, peeks [][]byte) (touched int6
 	return met.Load(), nil
 }
 
-func writeService(cfg Config, rep *Report, version string, touched int64, noop, stint *contestant) {
+func writeService(cfg Config, rep *Report, version string, all []*contestant) {
+	noop, memory, persisted := all[0], all[1], all[2]
 	rep.Section("Rate limit service over gRPC",
-		fmt.Sprintf("`stint serve` against a server whose ShouldRateLimit always says OK, both real processes with grpc-go %s, on the same %d cores as the load.", version, runtime.NumCPU()),
-		fmt.Sprintf("%d requests in flight on %d connections, one descriptor each, random among %d users, one token bucket per user.", inFlight, connections, users),
-		fmt.Sprintf("%d pairs of slices of %v, in turn. CPU is the server process's own.", cfg.Pairs, cfg.Service),
-		fmt.Sprintf("Every answer was checked. Afterwards stint's counters held exactly the %d requests it had answered, over %d users.", stint.answers, touched))
-	throughput, cpu := stint.perSecond.Over(noop.perSecond), stint.cpu.Over(noop.cpu)
+		fmt.Sprintf("`stint serve` against a server whose ShouldRateLimit always says OK, all real processes with grpc-go %s, on the same %d cores as the load.", version, runtime.NumCPU()),
+		fmt.Sprintf("%d requests in flight on %d connections, one descriptor each, random among %d users, one token bucket per user, whose counters are in memory or persisted within a second.", inFlight, connections, users),
+		fmt.Sprintf("%d rounds of slices of %v, in turn. CPU is the server process's own.", cfg.Pairs, cfg.Service),
+		fmt.Sprintf("Every answer was checked. Afterwards stint's counters held exactly the requests it had answered, %d in memory and %d persisted, over %d and %d users.", memory.answers, persisted.answers, memory.touched, persisted.touched))
 	var rows [][]string
-	for _, c := range []*contestant{noop, stint} {
+	for _, c := range all {
 		rows = append(rows, []string{c.name, c.perSecond.Format("%.0f"), c.cpu.Format("%.1f"), c.p50.Format("%.0f"), c.p99.Format("%.0f")})
 	}
-	rows = append(rows, []string{
-		"stint / always OK", throughput.Format("%.3f"), cpu.Format("%.3f"),
-		stint.p50.Over(noop.p50).Format("%.2f"), stint.p99.Over(noop.p99).Format("%.2f"),
-	})
+	ratio := func(a, b *contestant) (throughput, cpu float64) {
+		t, c := a.perSecond.Over(b.perSecond), a.cpu.Over(b.cpu)
+		rows = append(rows, []string{
+			a.name + " / " + b.name, t.Format("%.3f"), c.Format("%.3f"), a.p50.Over(b.p50).Format("%.2f"), a.p99.Over(b.p99).Format("%.2f"),
+		})
+		return t.Median(), c.Median()
+	}
+	throughput, cpu := ratio(persisted, noop)
+	ratio(memory, noop)
+	kept, cost := ratio(persisted, memory)
 	rep.Table([]string{"", "requests/s", "CPU per request, µs", "p50, µs", "p99, µs"}, rows)
-	rep.AtLeast("service: throughput / always OK", throughput.Median(), 0.90, " ×")
-	rep.AtMost("service: CPU per request / always OK", cpu.Median(), 1.15, " ×")
+	rep.AtLeast("service: throughput / always OK", throughput, 0.90, " ×")
+	rep.AtMost("service: CPU per request / always OK", cpu, 1.15, " ×")
+	rep.AtLeast("service: throughput, persisted / in memory", kept, 0.95, " ×")
+	rep.AtMost("service: CPU per request, persisted / in memory", cost, 1.1, " ×")
 }
