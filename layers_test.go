@@ -66,7 +66,8 @@ internal/admission, internal/costs < throttle;
 # What each recipient of a stream of messages is sent.
 limit < fanout;
 
-# Certificates and seeds for tests. Nothing else imports them.
+# Certificates, seeds and the stint command for tests. Nothing else imports them.
+NONE < internal/builttest;
 NONE < internal/testca;
 NONE < internal/seeding;
 

@@ -9,11 +9,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/builttest"
 )
 
 var (
@@ -111,9 +112,9 @@ func waiters(t *testing.T, folder string, args []string, processes int, url stri
 
 func build(t *testing.T) string {
 	t.Helper()
-	stint := filepath.Join(t.TempDir(), "stint")
-	if out, err := exec.Command("go", "build", "-o", stint, "../cmd/stint").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	stint, err := builttest.Stint(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	return stint
 }

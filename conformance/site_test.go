@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stint-io/stint/internal/builttest"
+
 	"github.com/stint-io/stint/internal/gatewaytest"
 	"github.com/stint-io/stint/internal/redistest"
 )
@@ -38,11 +40,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	binary = filepath.Join(dir, "stint")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/stint")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building stint: %v\n%s", err, out)
+	if binary, err = builttest.Stint(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	for name, to := range map[string]*string{"traefik": &traefik, "envoy": &envoy} {

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stint-io/stint/internal/builttest"
 )
 
 // given is what a fragment may use without saying where it comes from, and nothing else:
@@ -75,19 +77,19 @@ func build(t *testing.T, pages map[string][]fence, ports map[string]ports) (bin 
 	if err := os.WriteFile(source, []byte(fragmentProgram(t, pages, ports)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error)
-	for name, what := range map[string]string{"stint": "./cmd/stint", "fragments": source} {
-		go func() {
-			cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, name), what)
-			cmd.Dir = ".."
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				err = fmt.Errorf("%w\n%s", err, out)
-			}
-			ended <- err
-		}()
+	fragments := make(chan error, 1)
+	go func() {
+		out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(bin, "fragments"), source).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+		fragments <- err
+	}()
+	stint, err := builttest.Stint(bin)
+	if own := filepath.Join(bin, "stint"); err == nil && stint != own {
+		err = os.Symlink(stint, own)
 	}
-	if err := errors.Join(<-ended, <-ended); err != nil {
+	if err := errors.Join(err, <-fragments); err != nil {
 		t.Fatal(err)
 	}
 	return bin

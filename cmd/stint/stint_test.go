@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/stint-io/stint/internal/builttest"
 )
 
 // binary is the command, built once.
@@ -35,10 +37,7 @@ func (b *binary) get(t *testing.T) string {
 			b.err = err
 			return
 		}
-		b.path = filepath.Join(dir, "stint")
-		if out, err := exec.Command("go", "build", "-o", b.path, ".").CombinedOutput(); err != nil {
-			b.err = fmt.Errorf("%w\n%s", err, out)
-		}
+		b.path, b.err = builttest.Stint(dir)
 	})
 	if b.err != nil {
 		t.Fatal(b.err)

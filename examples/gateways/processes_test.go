@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stint-io/stint/internal/builttest"
+
 	"github.com/stint-io/stint/internal/gatewaytest"
 )
 
@@ -32,18 +34,16 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	stintBinary = filepath.Join(dir, "stint")
+	if stintBinary, err = builttest.Stint(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	grpcurlBinary = filepath.Join(dir, "grpcurl")
-	for _, build := range []struct{ folder, output, pkg string }{
-		{"../..", stintBinary, "./cmd/stint"},
-		{"../../tools", grpcurlBinary, "github.com/fullstorydev/grpcurl/cmd/grpcurl"},
-	} {
-		cmd := exec.Command("go", "build", "-o", build.output, build.pkg)
-		cmd.Dir = build.folder
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building %s: %v\n%s", build.pkg, err, out)
-			return 1
-		}
+	build := exec.Command("go", "build", "-o", grpcurlBinary, "github.com/fullstorydev/grpcurl/cmd/grpcurl")
+	build.Dir = "../../tools"
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building grpcurl: %v\n%s", err, out)
+		return 1
 	}
 	for name, to := range map[string]*string{"traefik": &traefikBinary, "envoy": &envoyBinary} {
 		path, err := exec.Command("../../scripts/" + name).Output()

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stint-io/stint/internal/builttest"
 )
 
 // stintBinary is built once, by TestMain.
@@ -37,11 +37,8 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	stintBinary = filepath.Join(dir, "stint")
-	cmd := exec.Command("go", "build", "-o", stintBinary, "./cmd/stint")
-	cmd.Dir = "../.."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building stint: %v\n%s", err, out)
+	if stintBinary, err = builttest.Stint(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -27,7 +27,7 @@ const module = "github.com/stint-io/stint"
 // forTests are internal packages whose exported functions tests and benchmarks of other packages use.
 var forTests = []string{
 	module + "/internal/redistest", module + "/internal/gatewaytest", module + "/internal/traffic", module + "/internal/lease/leasetest",
-	module + "/internal/etcdtest", module + "/internal/testca", module + "/internal/seeding", module + "/internal/envoyfilter", module + "/internal/cluster/clustertest",
+	module + "/internal/builttest", module + "/internal/etcdtest", module + "/internal/testca", module + "/internal/seeding", module + "/internal/envoyfilter", module + "/internal/cluster/clustertest",
 }
 
 func main() {
