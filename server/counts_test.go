@@ -73,7 +73,7 @@ func TestCountsOutliveAServer(t *testing.T) {
 			}
 		})
 	}
-	if info, err := os.Stat(filepath.Join(folder, countsFile)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(folder, CountsFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info, err)
 	}
 }

@@ -92,8 +92,8 @@ func openStorage(name string, o *Options) (*storage, error) {
 	return &storage{BanKeeper: st, local: local, shared: st, name: remote.String(), url: name}, nil
 }
 
-// countsFile is the name of the file with the counts of long windows in the state directory.
-const countsFile = "counts.db"
+// CountsFile is the name of the file with the counts of long windows in the state directory.
+const CountsFile = "counts.db"
 
 // defaultFolderWait is how long a start waits for a default folder that another process has. Not shorter: one that was
 // just killed needs some 100 ms on a busy machine, and without the folder its counts would begin anew. Not longer: the
@@ -108,7 +108,7 @@ func openFile(path string, inMemory memory.Options, o *Options) (*durable.Store,
 		if o.StateDir == "" || o.Sync == SyncNever {
 			return nil, nil
 		}
-		path = filepath.Join(o.StateDir, countsFile)
+		path = filepath.Join(o.StateDir, CountsFile)
 	}
 	d := durable.Options{Path: path, Memory: inMemory, Logger: o.Logger}
 	switch o.Sync {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/stint-io/stint/internal/etcdtest"
 	"github.com/stint-io/stint/internal/redistest"
+	"github.com/stint-io/stint/server"
 )
 
 // rollingBurst is the bucket of the limit that is lent.
@@ -102,6 +104,20 @@ func (u *rolling) begin(i int, binary string) {
 		}
 		ready = resp.StatusCode == http.StatusOK
 		resp.Body.Close()
+	}
+}
+
+// downgrade converts the counts of service i for the version before.
+func (u *rolling) downgrade(i int) {
+	u.t.Helper()
+	flags := u.flags(i)
+	at := slices.Index(flags, "--state-dir")
+	if at < 0 {
+		return // they are in Redis
+	}
+	counts := filepath.Join(flags[at+1], server.CountsFile)
+	if out, err := exec.Command(built.get(u.t), "state", "downgrade", counts).CombinedOutput(); err != nil {
+		u.t.Fatalf("%v: %s", err, out)
 	}
 }
 
@@ -199,6 +215,9 @@ func (u *rolling) run(versions []string) (lent, left int64) {
 		for i := range u.nodes {
 			u.addresses[i].Store(nil)
 			u.nodes[i].end(syscall.SIGTERM)
+			if version != built.get(t) {
+				u.downgrade(i)
+			}
 			u.begin(i, version)
 			u.known(fmt.Sprintf("%s, service %d", when, i))
 			u.lends(fmt.Sprintf("%s, service %d", when, i))

@@ -126,6 +126,7 @@ func newRoot() *cobra.Command {
   stint top                            limits and their top keys, as they change
   stint doctor --store redis://host    examine the store that many services share
   stint ready --wait 30s               ask whether a service should get requests
+  stint state downgrade                convert counts back for the version before
   stint simulate scenario.yaml         see how a fleet would share a limit
   stint replay --config new.yaml access.log   see what limits would have refused
 
@@ -145,7 +146,7 @@ is STINT_ADMIN_TOKEN_FILE.`,
 		},
 	}
 	root.SetVersionTemplate(versionLine() + "\n")
-	root.AddCommand(newServe(), newProxy(), newInit(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newReady(), newMan(), &cobra.Command{
+	root.AddCommand(newServe(), newProxy(), newInit(), newCheck(), newConfig(), newTake(), newExplain(), newBan(), newTop(), newKey(), newPlan(), newCustomer(), newDoctor(), newSimulate(), newReplay(), newTest(), newReady(), newState(), newMan(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  cobra.NoArgs,

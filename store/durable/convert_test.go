@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -85,8 +86,8 @@ func (w *world) formerFile(r *rand.Rand, path string, format uint64) {
 	}
 }
 
-// A file of the former format is converted when it is opened, whatever a conversion that was interrupted has left, and is
-// kept beside as it was.
+// A file of the former format is converted when it is opened, and converted back by Downgrade, whatever a conversion that was
+// interrupted has left.
 func TestConvert(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
@@ -100,23 +101,41 @@ func TestConvert(t *testing.T) {
 			policies[i] = drawPolicy(r)
 			counters[i] = w.bind(fmt.Sprint(i), policies[i])
 		}
-		for range 1 + r.IntN(200) {
-			charges := []store.Charge{{Counters: counters[r.IntN(len(counters))], Key: fmt.Append(nil, "key", r.IntN(6)), Cost: 1}}
-			if _, err := w.store.Take(t.Context(), charges); err != nil {
-				t.Fatal(err)
+		use := func() {
+			for range 1 + r.IntN(200) {
+				charges := []store.Charge{{Counters: counters[r.IntN(len(counters))], Key: fmt.Append(nil, "key", r.IntN(6)), Cost: 1}}
+				if _, err := w.store.Take(t.Context(), charges); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range r.IntN(400) {
+				table, key := string('a'+rune(r.IntN(3))), fmt.Sprint(r.IntN(400))
+				old, err := w.store.Records().Get(t.Context(), table, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				value := fmt.Append(nil, r.Uint64())
+				if old != nil && r.IntN(2) == 0 {
+					value = nil
+				}
+				if _, _, err := w.store.Records().Swap(t.Context(), table, key, old, value, time.Duration(r.IntN(2))*time.Hour); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		for i := range r.IntN(2000) {
-			_, _, err := w.store.Records().Swap(t.Context(), "t", fmt.Sprint(i), nil, fmt.Append(nil, r.Uint64()), time.Duration(r.IntN(2))*time.Hour)
-			if err != nil {
-				t.Fatal(err)
+		stands := func() string {
+			text := w.standing(counters)
+			for _, table := range []string{"a", "b", "c"} {
+				records, err := w.store.Records().Range(t.Context(), table, "", "", 5000)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text += fmt.Sprintf("%s: %s\n", table, records)
 			}
+			return text
 		}
-		before := w.standing(counters)
-		records, err := w.store.Records().Range(t.Context(), "t", "", "", 5000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		use()
+		before := stands()
 		path := filepath.Join(t.TempDir(), "counts.db")
 		w.formerFile(r, path, 1)
 		former, err := os.ReadFile(path)
@@ -126,34 +145,69 @@ func TestConvert(t *testing.T) {
 		if err := w.store.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, left := range []string{newName(path), backupName(path)} {
+		w.path = path
+		for i := range 4 { // the second time it has the new format, and the third time the former one
 			if r.IntN(2) == 0 {
-				if err := os.WriteFile(left, former[:r.IntN(len(former))], 0o600); err != nil {
+				if err := os.WriteFile(newName(path), former[:r.IntN(len(former))], 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-		}
-		w.path = path
-		for range 2 { // the second time it has the new format
+			if i == 2 {
+				w.downgrade()
+			}
 			w.open()
 			for i := range counters {
 				counters[i] = w.bind(fmt.Sprint(i), policies[i])
 			}
-			if after := w.standing(counters); after != before {
-				t.Fatalf("seed %d:\n%s\nwas\n%s", seed, after, before)
+			if after := stands(); after != before {
+				t.Fatalf("seed %d, start %d:\n%s\nwas\n%s", seed, i, after, before)
 			}
-			after, err := w.store.Records().Range(t.Context(), "t", "", "", 5000)
-			if err != nil || fmt.Sprint(after) != fmt.Sprint(records) {
-				t.Fatalf("seed %d: %d records, were %d: %v", seed, len(after), len(records), err)
-			}
+			use()
+			before = stands()
 			if err := w.store.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		w.open()
-		if kept, err := os.ReadFile(backupName(path)); err != nil || !bytes.Equal(kept, former) {
-			t.Errorf("seed %d: the former file is not as it was: %v", seed, err)
-		}
+	}
+}
+
+// downgrade converts the file, which nobody has open, to the former format. Doing so again changes nothing.
+func (w *world) downgrade() {
+	w.Helper()
+	if err := Downgrade(w.path); err != nil {
+		w.Fatal(err)
+	}
+	once, err := os.ReadFile(w.path)
+	if err != nil || !isBolt(bytes.NewReader(once)) {
+		w.Fatal("the file is not a database of bbolt", err)
+	}
+	if err := Downgrade(w.path); err != nil {
+		w.Fatal(err)
+	}
+	if twice, err := os.ReadFile(w.path); err != nil || !bytes.Equal(once, twice) {
+		w.Fatal("the file has changed", err)
+	}
+}
+
+// Downgrade leaves a file alone that is in use, damaged, or not there.
+func TestDowngradeRefused(t *testing.T) {
+	w := newWorld(t)
+	if err := Downgrade(w.path); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("of a file in use: %v", err)
+	}
+	if err := Downgrade(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no file: %v", err)
+	}
+	damaged := filepath.Join(t.TempDir(), "counts.db")
+	if err := os.WriteFile(damaged, []byte("counts"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Downgrade(damaged); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("of a damaged file: %v", err)
+	}
+	if text, err := os.ReadFile(damaged); string(text) != "counts" || err != nil {
+		t.Errorf("the damaged file is %q now: %v", text, err)
 	}
 }
 
@@ -180,10 +234,8 @@ func TestConvertRefused(t *testing.T) {
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
 			t.Errorf("the file has changed: %v", err)
 		}
-		for _, name := range []string{newName(path), backupName(path)} {
-			if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is left: %v", name, err)
-			}
+		if _, err := os.Stat(newName(path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", newName(path), err)
 		}
 	}
 	r := rand.New(rand.NewPCG(rand.Uint64(), 18))

@@ -50,9 +50,8 @@ type block struct {
 }
 
 // The names of files beside the one of a path.
-func newName(path string) string    { return path + ".new" }
-func lockName(path string) string   { return path + ".lock" }
-func backupName(path string) string { return path + ".bbolt" }
+func newName(path string) string  { return path + ".new" }
+func lockName(path string) string { return path + ".lock" }
 
 // openFile opens or makes a file. records is called for each record that was changed since the snapshot, in order.
 func openFile(o *Options, records func(table string, key []byte, e entry)) (f *file, err error) {
