@@ -75,7 +75,7 @@ func (w *world) drawShares(r *rand.Rand) {
 }
 
 // within fails the test where a use is below its goal, or more was admitted than by one bucket. Where there are few
-// requests the goal is lower by low, and a burst may be above: a change adds eight tokens.
+// requests the goal is lower by low, and a burst may be above: a change adds up to eight tokens.
 func (w *world) within(use, goal, low float64, few bool) {
 	w.t.Helper()
 	above := 0.0
