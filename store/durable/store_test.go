@@ -576,6 +576,59 @@ func TestTakesDoNotWait(t *testing.T) {
 	}
 }
 
+// While a batch reads the file, for a limit whose states mean something else now, Takes go on.
+func TestTakesDoNotWaitForReads(t *testing.T) {
+	d := newSimDisk(seeding.Rand(t))
+	s, err := Open(Options{Path: "/counts.db", disk: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind := func(id string, p limit.Policy) store.Counters {
+		c, err := s.Bind(store.Spec{ID: id, Policy: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	// Several charges, of which the last remembers an idempotency key.
+	take := func(key string, counters ...store.Counters) error {
+		var charges []store.Charge
+		for i, c := range counters {
+			charges = append(charges, store.Charge{Counters: c, Key: []byte(key), Cost: 1, Once: i > 0})
+		}
+		_, err := s.Take(t.Context(), charges)
+		return err
+	}
+	month, once := bind("month", monthly), bind("once", limit.Policy{Rate: limit.Rate{Count: 1, Period: time.Hour}, Burst: 1})
+	if err := errors.Join(take("before", month, once), s.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	p := monthly
+	p.Zone = "Asia/Tokyo"
+	month = bind("month", p)
+	reads := 0
+	d.reads = func() {
+		reads++
+		done := make(chan error, 1)
+		go func() { done <- take(fmt.Sprint(reads), month, once) }()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("a Take waits for a read of the file")
+		}
+	}
+	err = s.Flush()
+	if d.reads = nil; reads == 0 {
+		t.Error("nothing was read")
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBansOutliveRestarts: a ban lasts as long as it says whatever its period, over restarts and crashes, and the
 // list, the figures and the lifts are complete after each. Bans, attempts, lifts and restarts come at random.
 func TestBansOutliveRestarts(t *testing.T) {
