@@ -1,0 +1,11 @@
+package spending
+
+// Owed is what all keys owe.
+func (s *Store) Owed() (n int64) {
+	s.table.Each(func(l keyLease) {
+		if r, ok := l.charger.(*rate); ok {
+			n += r.owed.tokens.Load()
+		}
+	})
+	return n
+}
