@@ -23,13 +23,7 @@ type InstanceFigures struct {
 // and instance; of more than 10,000 pairs of both it returns the first that it meets, and how
 // many others there are. It reports false when the coordinator does not run or ctx ends.
 func (s *shard) allInstances(ctx context.Context) (figures []InstanceFigures, others int, ok bool) {
-	select {
-	case s.snapshots <- struct{}{}:
-		defer func() { <-s.snapshots }()
-	case <-ctx.Done():
-		return nil, 0, false
-	}
-	ok = s.inLoop(ctx, func(now limit.Time) { figures, others = s.instances(now) })
+	ok = s.snapshot(ctx, func(now limit.Time) { figures, others = s.instances(now) })
 	slices.SortFunc(figures, func(a, b InstanceFigures) int {
 		return cmp.Or(cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Instance, b.Instance))
 	})

@@ -345,6 +345,18 @@ func (s *shard) inLoop(ctx context.Context, f func(now limit.Time)) bool {
 	}
 }
 
+// snapshot runs f, which visits all resources, in the loop, and waits for it: one at a time, since the loop stands still
+// meanwhile. It reports false when the loop does not run, or ctx ends.
+func (s *shard) snapshot(ctx context.Context, f func(now limit.Time)) bool {
+	select {
+	case s.snapshots <- struct{}{}:
+		defer func() { <-s.snapshots }()
+	case <-ctx.Done():
+		return false
+	}
+	return s.inLoop(ctx, f)
+}
+
 // newCoordinator makes the coordinator: of the root, or of a site.
 func (s *shard) newCoordinator(o coordinator.Options) *coordinator.Coordinator {
 	if s.opts.Parent == nil {

@@ -70,7 +70,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	page := Page{Resources: []Resource{}}
 	for _, one := range s.all {
-		if !one.addPage(r.Context(), &page, name, x) {
+		if !one.snapshot(r.Context(), func(now limit.Time) { one.show(&page, name, x, now) }) {
 			if r.Context().Err() != nil {
 				return // nobody reads an answer
 			}
@@ -89,18 +89,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
-// addPage adds the resources of one shard. It reports false when the coordinator does not run, or
-// ctx ends.
-func (s *shard) addPage(ctx context.Context, page *Page, name string, x *limitIndex) bool {
-	select {
-	case s.snapshots <- struct{}{}:
-		defer func() { <-s.snapshots }()
-	case <-ctx.Done():
-		return false
-	}
-	return s.inLoop(ctx, func(now limit.Time) { s.show(page, name, x, now) })
-}
-
+// show adds the resources of one shard.
 func (s *shard) show(page *Page, name string, x *limitIndex, now limit.Time) {
 	c := s.loop.coordinator
 	page.Epoch, page.Instances = max(page.Epoch, c.Epoch()), max(page.Instances, c.Stats().Instances)

@@ -14,7 +14,7 @@ import (
 
 // mayAsk says whether a part can be asked for: a limit with a key, per time, that counts what it admits.
 func (s *Store) mayAsk(p *part) bool {
-	return s.asking.asks() && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.CountRefused && p.charge.Cost >= 0
+	return s.asker != nil && !p.noAsk && len(p.to.key) > 0 && !p.to.semaphore && !p.charge.CountRefused && p.charge.Cost >= 0
 }
 
 // ask decides a part without a lease, if that can be; done is false where it has to have one.
@@ -31,7 +31,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	if !dry {
 		var room [usualKey]byte
 		to, quota, cost := p.to, p.own.quota, p.charge.Cost
-		often := s.asking.often(s.now(), to.tableKey(room[:0], p.charge.Key))
+		often := s.asker.often(s.now(), to.tableKey(room[:0], p.charge.Key))
 		answered = func(a lease.Answer) {
 			if a.Decided {
 				s.answered(to, id.Key, a, cost, quota, often)
@@ -39,7 +39,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 		}
 	}
 	begun := time.Now()
-	a, err := s.asking.decide(ctx, id, p.charge.Cost, dry, answered)
+	a, err := s.asker.decide(ctx, id, p.charge.Cost, dry, answered)
 	switch {
 	case ctx.Err() != nil:
 		return true, ctx.Err()
@@ -51,7 +51,7 @@ func (s *Store) ask(ctx context.Context, p *part, how way) (done bool, err error
 	*v = limit.Verdict{Allowed: a.Admitted, Remaining: max(0, a.Tokens.Floor()), RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter}
 	if a.Admitted {
 		if !dry && p.charge.Cost > 0 {
-			p.held, p.asked = true, &s.asking
+			p.held, p.asked = true, s.asker
 			p.short = shortfall{tokens: p.own.quota - a.Tokens.Floor(), at: begun}
 		}
 		return true, nil

@@ -1,5 +1,3 @@
-// Package leaseask asks coordinators about keys that come too seldom to have a lease: the questions of many requests go in
-// one call. It knows neither limits nor charges, and takes from no lease.
 package spending
 
 import (
@@ -41,41 +39,46 @@ var errNoAnswer = errors.New("spending: the coordinator did not answer in time")
 // whether something was taken.
 type Ask func(ctx context.Context, shard int, asks []lease.Ask) ([]lease.Answer, error)
 
-// asking is how keys without a lease are decided. It is safe for concurrent use; the zero value decides none.
-type asking struct {
-	asker   *asker // nil = each key has a lease
-	shardOf func(lease.ResourceID) int
+// asker asks coordinators about keys that come too seldom to have a lease: the questions of many requests go in one
+// call. It does not know limits or charges, and takes from no lease. It is safe for concurrent use. Nil means that each
+// key has a lease.
+type asker struct {
+	ask     Ask
+	shardOf func(lease.ResourceID) int // nil = there is one shard
+	back    func(id lease.ResourceID, cost int64, kept bool) (leased bool)
+	queues  []askQueue // of each shard
 	seed    maphash.Seed
-	recent  *recent
+	recent  recent
 }
 
-// newAsking returns an Asking that asks by ask; with a nil ask it decides nothing. back is called with what was given back:
+// newAsker returns an asker that asks by ask, or nil if ask is nil. back is called with what was given back:
 // kept says that the bucket has a lease by then, so that it has not gone back to the coordinator. Otherwise it has, or may
-// have. back reports whether this server has a lease of the bucket. If not it is called again after [Asking.Returning]
+// have. back reports whether this server has a lease of the bucket. If not it is called again after [asker.returning]
 // has stopped counting the cost, so that a lease that was opened between the two has heard of it.
-func newAsking(ask Ask, shards int, shardOf func(lease.ResourceID) int, back func(id lease.ResourceID, cost int64, kept bool) (leased bool)) asking {
+func newAsker(ask Ask, shards int, shardOf func(lease.ResourceID) int, back func(id lease.ResourceID, cost int64, kept bool) (leased bool)) *asker {
 	if ask == nil {
-		return asking{}
+		return nil
 	}
-	return asking{asker: newAsker(ask, shards, back), shardOf: shardOf, seed: maphash.MakeSeed(), recent: new(recent)}
+	a := &asker{ask: ask, shardOf: shardOf, back: back, queues: make([]askQueue, max(1, shards)), seed: maphash.MakeSeed()}
+	for i := range a.queues {
+		a.queues[i].returning = map[lease.ResourceID]returning{}
+		for k := range askFlights {
+			a.queues[i].lines[k].wake = make(chan struct{}, 1)
+		}
+	}
+	return a
 }
-
-// asks reports whether keys are asked for; else each has a lease.
-func (a *asking) asks() bool { return a.asker != nil }
-
-// run asks until ctx ends.
-func (a *asking) run(ctx context.Context) { a.asker.run(ctx) }
 
 // often counts a request for a key, and says whether it comes so often that it deserves a lease.
-func (a *asking) often(now limit.Time, key []byte) bool { return a.recent.often(a.seed, now, key) }
+func (a *asker) often(now limit.Time, key []byte) bool { return a.recent.often(a.seed, now, key) }
 
 // queue returns where questions about a resource wait: the queue of its shard, and the line in it.
-func (a *asking) queue(id lease.ResourceID) (q *askQueue, line int) {
+func (a *asker) queue(id lease.ResourceID) (q *askQueue, line int) {
 	shard := 0
 	if a.shardOf != nil {
-		shard = min(a.shardOf(id), len(a.asker.queues)-1)
+		shard = min(a.shardOf(id), len(a.queues)-1)
 	}
-	return &a.asker.queues[shard], int(maphash.String(a.seed, id.Key) % askFlights)
+	return &a.queues[shard], int(maphash.String(a.seed, id.Key) % askFlights)
 }
 
 // shortfall says that a bucket lacked at least Tokens of its burst at a time. The zero value says nothing.
@@ -86,15 +89,15 @@ type shortfall struct {
 
 // giveBack puts back what was taken and not used, before what is asked later about the same resource. It does not wait.
 // short is what is known of the bucket from when the cost was taken.
-func (a *asking) giveBack(id lease.ResourceID, cost int64, short shortfall) {
+func (a *asker) giveBack(id lease.ResourceID, cost int64, short shortfall) {
 	q, line := a.queue(id)
 	q.put(line, &question{ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, short: short})
 }
 
 // returning is how much GiveBack puts back of a resource that the coordinator has not answered yet, and how much its
 // bucket was short of when the latest of that was taken.
-func (a *asking) returning(id lease.ResourceID) (cost int64, short shortfall) {
-	if !a.asks() {
+func (a *asker) returning(id lease.ResourceID) (cost int64, short shortfall) {
+	if a == nil {
 		return 0, shortfall{}
 	}
 	q, _ := a.queue(id)
@@ -102,13 +105,6 @@ func (a *asking) returning(id lease.ResourceID) (cost int64, short shortfall) {
 	defer q.mu.Unlock()
 	r := q.returning[id]
 	return r.cost, r.short
-}
-
-// asker asks for many requests at once. It is safe for concurrent use.
-type asker struct {
-	ask    Ask
-	back   func(id lease.ResourceID, cost int64, kept bool) (leased bool)
-	queues []askQueue // of each shard
 }
 
 // askQueue is what is to be asked of a shard. Each key has its line, of which one batch after the other is under way.
@@ -146,17 +142,6 @@ type question struct {
 	left     bool   // nobody waits any more
 	unused   func() // called when it was admitted then
 	ended    bool
-}
-
-func newAsker(ask Ask, shards int, back func(lease.ResourceID, int64, bool) bool) *asker {
-	a := &asker{ask: ask, back: back, queues: make([]askQueue, max(1, shards))}
-	for i := range a.queues {
-		a.queues[i].returning = map[lease.ResourceID]returning{}
-		for k := range askFlights {
-			a.queues[i].lines[k].wake = make(chan struct{}, 1)
-		}
-	}
-	return a
 }
 
 // run asks until ctx ends.
@@ -362,7 +347,7 @@ func (one *question) leave() (ok bool) {
 //
 // An answer is passed to answered first, unless that is nil, in the order of all questions about the resource, and also
 // when nobody waits any more.
-func (a *asking) decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool, answered func(lease.Answer)) (lease.Answer, error) {
+func (a *asker) decide(ctx context.Context, id lease.ResourceID, cost int64, peek bool, answered func(lease.Answer)) (lease.Answer, error) {
 	short := shortfall{tokens: cost, at: time.Now()}
 	one := &question{
 		ask: lease.Ask{Resource: id, Cost: fixed.Whole(cost), Peek: peek}, done: make(chan struct{}), answered: answered,

@@ -80,7 +80,7 @@ type part struct {
 	result   limit.Result   // of the lease; here it takes no memory of its own
 	loose    int64          // besides, of what was refunded
 
-	asked *asking   // it is held without a lease, of these; nil = it is not
+	asked *asker    // it is held without a lease, of these; nil = it is not
 	short shortfall // of the bucket, when it was asked
 	noAsk bool      // it has to have a lease
 	dry   bool      // it is rolled back in any case

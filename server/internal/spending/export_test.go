@@ -9,3 +9,6 @@ func (s *Store) Owed() (n int64) {
 	})
 	return n
 }
+
+// Keys is how many keys have a lease, or ask for one.
+func (s *Store) Keys() int { return s.table.Len() }

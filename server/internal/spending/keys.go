@@ -63,8 +63,8 @@ func (s *Store) open(of *lent, key string) (keyLease, error) {
 		return l, err
 	}
 	r, err := s.client.Limit(l.alias, client.LimitOptions{})
-	opened := &rate{taker: taker{lease: r}, limiter: r, of: of, key: key, asking: &s.asking}
-	_, short := s.asking.returning(id)
+	opened := &rate{taker: taker{lease: r}, limiter: r, of: of, key: key, asker: s.asker}
+	_, short := s.asker.returning(id)
 	opened.debt.raise(short) // so that what is on its way back can be kept here; see unused
 	l.charger = opened
 	return l, err

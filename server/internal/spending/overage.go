@@ -20,9 +20,9 @@ func (s *Store) owe(ctx context.Context, p *part) error {
 	if p.entry == nil {
 		p.entry = s.known(p.to, c.Key)
 	}
-	if p.entry == nil && s.asking.asks() && len(p.to.key) > 0 && !p.to.semaphore {
+	if p.entry == nil && s.asker != nil && len(p.to.key) > 0 && !p.to.semaphore {
 		id, to, quota, cost := p.id(), p.to, p.own.quota, c.Cost
-		a, err := s.asking.decide(ctx, id, cost, false, func(a lease.Answer) {
+		a, err := s.asker.decide(ctx, id, cost, false, func(a lease.Answer) {
 			if a.Decided {
 				s.answered(to, id.Key, a, cost, quota, !a.Admitted)
 			}

@@ -18,7 +18,7 @@ type rate struct {
 	limiter *client.Limiter
 	of      *lent
 	key     string
-	asking  *asking
+	asker   *asker
 
 	// loose are tokens that were committed and refunded. They are spent first. No more of
 	// them count than the bucket of the limit is short of, so that it never has more than
@@ -105,7 +105,7 @@ func (r *rate) spendLoose(n int64) int64 {
 	var res limit.Result
 	if r.stands(&res) && !res.StoreFailed {
 		// A part of the debt is on its way back to the coordinator, where it is not short any more.
-		returning, _ := r.asking.returning(lease.ResourceID{Limit: r.of.name, Key: r.key})
+		returning, _ := r.asker.returning(lease.ResourceID{Limit: r.of.name, Key: r.key})
 		shortfall = max(0, r.debt.tokens(&res)-fixed.Whole(returning))
 	}
 	usable := min(fixed.Amount(loose), shortfall)
@@ -125,10 +125,10 @@ func (r *rate) stands(res *limit.Result) bool {
 // close gives back to the bucket what was refunded here and is not spent.
 func (r *rate) close() {
 	var res limit.Result
-	if len(r.of.key) > 0 && r.asking.asks() && r.stands(&res) {
+	if len(r.of.key) > 0 && r.asker != nil && r.stands(&res) {
 		short := r.debt.tokens(&res).Floor()
 		if n := r.spendLoose(r.of.most.Load()); n > 0 {
-			r.asking.giveBack(lease.ResourceID{Limit: r.of.name, Key: r.key}, n, shortfall{tokens: short, at: time.Now()})
+			r.asker.giveBack(lease.ResourceID{Limit: r.of.name, Key: r.key}, n, shortfall{tokens: short, at: time.Now()})
 		}
 	}
 	r.taker.close()

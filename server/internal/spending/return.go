@@ -47,7 +47,7 @@ func (s *Store) Refund(ctx context.Context, charges []store.Charge) error {
 		return true
 	}, func(p *part) {
 		if p.charge.Cost > 0 {
-			s.asking.giveBack(p.id(), min(p.charge.Cost, p.to.most.Load()), shortfall{})
+			s.asker.giveBack(p.id(), min(p.charge.Cost, p.to.most.Load()), shortfall{})
 		}
 	})
 }
@@ -65,7 +65,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) error {
 	return s.back(ctx, charges, s.BanKeeper.Reset, func(p *part) bool {
 		p.entry.Value.reset()
 		return false
-	}, func(p *part) { s.asking.giveBack(p.id(), p.to.most.Load(), shortfall{}) })
+	}, func(p *part) { s.asker.giveBack(p.id(), p.to.most.Load(), shortfall{}) })
 }
 
 // back calls f for the charges on leases that there are, and the store behind for

@@ -1,9 +1,21 @@
-// Package leased makes the server spend leases like any instance: it is a store whose
-// counters of leased limits are leases that an instance in this process holds, so that
-// requests decided here and requests decided by clients draw on the same buckets.
+// Package spending makes the server spend leases like any instance. A [Store] is a store whose counters of leased limits
+// are leases that an instance in this process holds, so that requests decided here and requests decided by clients draw
+// on the same buckets. It hands what is not shared by leases to the store behind it. It lends nothing, and does not
+// divide limits among instances: package lending does.
 //
-// It lends nothing, and divides nothing: the coordinator does. What is not shared by
-// leases it hands to the store behind it.
+// The files:
+//
+//	store.go limits.go bans.go           the Store, what it binds to counters, and the bans of the store behind
+//	take.go return.go overage.go         a call: take, peek, refund, finish, reset, and charges that do not fit
+//	charge.go                            the parts of a call, and what a lease can do for one
+//	keys.go transport.go                 the leases by key, and the stream to the coordinator under other names
+//	taker.go rate.go owed.go debt.go     the lease of a rate: what was refunded, what is owed, what the bucket is short of
+//	permits.go                           the lease of a concurrency limit
+//	ask.go asker.go recent.go            keys without a lease, which their coordinator is asked about
+//
+// The goroutine of a request takes from leases, and waits where more may come. [Store.Run] runs the client, a
+// goroutine that closes idle keys and ends permits, and two for each shard that ask. What requests and these share is
+// atomic or has a mutex.
 package spending
 
 import (
@@ -48,7 +60,7 @@ type Options struct {
 	// Instance is how the name of this instance begins; "" = "server". A random
 	// number is added: no other process has the name.
 	Instance string
-	// MaxKeys bounds the keys that have a lease; 0 = DefaultMaxKeys.
+	// MaxKeys bounds the keys that have a lease; 0 = defaultMaxKeys.
 	MaxKeys int
 	// Logger takes what operators should read; nil = [slog.Default]. Keys never
 	// are in it.
@@ -65,7 +77,7 @@ type Store struct {
 	met    atomic.Bool // a coordinator has answered
 	parted func()      // for tests: called before each part is decided
 	names  *aliases
-	asking asking
+	asker  *asker
 	table  *keytable.Table[keyLease]
 	origin time.Time // of the clock
 	pool   sync.Pool // of *work
@@ -88,7 +100,7 @@ func New(o Options) (*Store, error) {
 		table: keytable.New[keyLease](cmp.Or(o.MaxKeys, defaultMaxKeys), idleAfter), origin: time.Now(),
 	}
 	s.pool.New = func() any { return new(work) }
-	s.asking = newAsking(o.Ask, o.Shards, o.ShardOf, s.unused)
+	s.asker = newAsker(o.Ask, o.Shards, o.ShardOf, s.unused)
 	// Connect ignores the addresses: they are for the log.
 	address, others := "this process", []string(nil)
 	if o.Away {
@@ -171,8 +183,8 @@ func (s *Store) Run(ctx context.Context) error {
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { s.sweep(own) })
-	if s.asking.asks() {
-		wg.Go(func() { s.asking.run(own) })
+	if s.asker != nil {
+		wg.Go(func() { s.asker.run(own) })
 	}
 	if err := s.client.Run(ctx); err != nil {
 		return fmt.Errorf("spending: %w", err)
@@ -190,9 +202,6 @@ func (s *Store) Leases() bool {
 // Coordinator says whether a coordinator has ever answered, and why none does now; nil = one does, or the first try has
 // not ended.
 func (s *Store) Coordinator() (met bool, problem error) { return s.met.Load(), s.client.Err() }
-
-// Keys is how many keys have a lease, or ask for one.
-func (s *Store) Keys() int { return s.table.Len() }
 
 // Bind implements store.Store. The store behind has the counters too, so that a limit
 // can stop being leased.
