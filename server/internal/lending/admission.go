@@ -21,7 +21,7 @@ type admission struct {
 }
 
 // enter counts a stream in if there are fewer than most, and its handler among those to wait for.
-// Leave counts it out.
+// leave counts it out.
 func (a *admission) enter(st *stream, most int) error {
 	by := &st.holder
 	a.mu.Lock()

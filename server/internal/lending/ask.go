@@ -53,7 +53,7 @@ func (s *shard) answer(ctx context.Context, asks []lease.Ask) (answers []lease.A
 	}
 }
 
-// answerInLoop is Answer in the loop. known is called when the answers may be sent, or cannot.
+// answerInLoop is answer in the loop. known is called when the answers may be sent, or cannot.
 func (s *shard) answerInLoop(now limit.Time, e *coordinator.Asked, known func(bool)) {
 	if !s.lends() {
 		known(false)

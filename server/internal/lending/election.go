@@ -118,7 +118,7 @@ type Cluster struct {
 }
 
 // join makes the service one of several members, of which the elected one lends. It is called
-// before Run. An error says what is wrong with c.
+// before run. An error says what is wrong with c.
 func (s *shard) join(c Cluster) error {
 	m := &membership{self: c.Self, keys: c.Keys, forgets: c.Register.Forgets(), waits: c.WhenLeasing, records: make(chan holdersRecord, 1), blocked: map[*member]bool{}}
 	m.follower = s.newFollower(c.Replicate)
@@ -216,7 +216,7 @@ func (s *shard) handOver(ctx context.Context) error {
 	return err
 }
 
-// drainPart bounds each part of Drain. An instance reports to a new leader within a second; one that is gone never does.
+// drainPart bounds each part of drain. An instance reports to a new leader within a second; one that is gone never does.
 const drainPart = 3 * time.Second
 
 // await waits until the loop finds that ok holds, or for drainPart.

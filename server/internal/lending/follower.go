@@ -20,7 +20,7 @@ const lookAgain = 200 * time.Millisecond
 // ConnectReplica opens a stream to the leader of a shard at an address. close ends what the stream stands on.
 type ConnectReplica func(ctx context.Context, address string, shard int) (stream grpc.BidiStreamingClient[leasepb.Confirmation, leasepb.Levels], close func(), err error)
 
-// follower keeps a replica of what the leader knows. Leader, Connect and Now are required. Its methods are
+// follower keeps a replica of what the leader knows. leader, connect and now are required. Its methods are
 // safe for concurrent use.
 type follower struct {
 	// leader returns where the leader is; ok is false while it is not known, or is this member.

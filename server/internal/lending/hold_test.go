@@ -349,7 +349,7 @@ func TestOpenHandlesAreBounded(t *testing.T) {
 	})
 }
 
-// Run returns when all that it and its streams began has ended, and begins nothing then.
+// run returns when all that it and its streams began has ended, and begins nothing then.
 func TestRunEndsLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lend(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // This file holds an instance to what its identity may send: the limits that it is lent, and by which band
-// and weight. Admission bounds its streams and Members its keys. Where nobody asks who an instance is,
+// and weight. admission bounds its streams and members its keys. Where nobody asks who an instance is,
 // nothing is bounded here.
 
 // holder is what is known of who has opened a stream. The zero value is an instance of nobody.

@@ -46,14 +46,14 @@ func (x *limitIndex) canonical(r *lease.Report) {
 		}
 		l := x.byName[id.Limit]
 		if l == nil || !l.Sharing.Local() {
-			continue // Resolve says so
+			continue // resolve says so
 		}
 		if names := r.Demands[i].Attributes; len(names) > 0 && !slices.Equal(names, l.Key) {
 			id.Key = otherAttributes
 			continue
 		}
 		if encoded, ok := leasewire.FromMemberKey(id.Key); ok {
-			id.Key = encoded // another server's, and Resolve checks it
+			id.Key = encoded // another server's, and resolve checks it
 			continue
 		}
 		values, err := leasewire.DecodeKey(id.Key)
@@ -66,7 +66,7 @@ func (x *limitIndex) canonical(r *lease.Report) {
 	}
 }
 
-// Keys of no limit, by which Resolve answers what an identity may not have.
+// Keys of no limit, by which resolve answers what an identity may not have.
 const (
 	// forbiddenKey is the key of a resource whose limit the identity may not be lent.
 	forbiddenKey = "\xf2"

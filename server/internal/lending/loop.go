@@ -30,7 +30,7 @@ func (s *shard) run(ctx context.Context) (nothingLent bool) {
 		case e := <-s.events:
 			select {
 			case <-s.reload:
-				// What was reported after a Reload is answered by its limits.
+				// What was reported after reconfigure is answered by its limits.
 				s.feed(s.now(), nil, coordinator.Reconfigure{})
 			default:
 			}

@@ -188,7 +188,7 @@ func (all *members) sweep(now limit.Time, stalled time.Duration) {
 }
 
 // openHandles counts the handles of a report. Keys above the bound of the identity are refused one by
-// one; an instance with more than MaxHandles, or a server with more than MaxServerHandles, is not
+// one; an instance with more than maxHandles, or a server with more than maxServerHandles, is not
 // served.
 func (all *members) openHandles(m *member, st *stream, r *lease.Report) (ok bool) {
 	for i := range r.Demands {

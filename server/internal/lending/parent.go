@@ -87,7 +87,7 @@ func nameOfProcess(site string) string {
 	return fmt.Sprintf("%s/%08x", cmp.Or(site, host, "root"), rand.Uint32())
 }
 
-// newParentLink returns the link of a site whose coordinator is made of c. It connects in Run.
+// newParentLink returns the link of a site whose coordinator is made of c. It connects in run.
 func newParentLink(o linkOptions, c coordinator.Options, now limit.Time) *parentLink {
 	c.Recovery = 0 // what a former server of the site has lent is counted by the parent
 	l := &parentLink{opts: o}
@@ -251,7 +251,7 @@ func (l *parentLink) take(e lease.Event, step func()) {
 // leaveWithin is how long a site that ends tries to tell its parent.
 const leaveWithin = 500 * time.Millisecond
 
-// leave gives everything back to the parent, and waits for reporting, which has ended when Run has. The
+// leave gives everything back to the parent, and waits for reporting, which has ended when run has. The
 // parent ends the stream then. It is called when no instance holds anything of it.
 func (l *parentLink) leave(now limit.Time, reporting *sync.WaitGroup) {
 	if l.reports.Load() == nil {

@@ -93,7 +93,7 @@ func (s *site) post(_ context.Context, e lease.Event) bool {
 	return true
 }
 
-// run links a site to parents that answer as answer says, in virtual time. f is called beside Run, which
+// run links a site to parents that answer as answer says, in virtual time. f is called beside run, which
 // ends with it.
 func run(t *testing.T, answer func(address string, w *parentWire) error, f func(s *site), parents ...string) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,7 +78,7 @@ func newReplicaSet(epoch, number uint64) *replicaSet {
 	return &replicaSet{epoch: epoch, number: number, replicas: map[uint64]*replicaStream{}, doubts: map[string]hostDoubt{}}
 }
 
-// replicaStream is what is sent to one replica. It is safe for concurrent use but for what the Leader does.
+// replicaStream is what is sent to one replica. It is safe for concurrent use but for what the replicaSet does.
 type replicaStream struct {
 	id    uint64
 	host  string
@@ -204,7 +204,7 @@ func (l *replicaSet) sweep(now limit.Time) (dropped bool, next limit.Time) {
 	return dropped, next
 }
 
-// after has f called when all replicas in the record know the Levels of that number, by the next Release, or
+// after has f called when all replicas in the record know the Levels of that number, by the next release, or
 // with false when the term has ended. It may be called at once.
 func (l *replicaSet) after(number uint64, f func(known bool)) {
 	if l.know(number) {

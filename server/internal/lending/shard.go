@@ -77,13 +77,13 @@ type shard struct {
 		begin sync.Once
 		began chan struct{} // closed when a limit was first shared by leases
 	}
-	ended chan struct{} // closed when Run has ended
+	ended chan struct{} // closed when run has ended
 
 	admission admission
 
 	decided decisions
 
-	// loop belongs to the goroutine of Run.
+	// loop belongs to the goroutine of run.
 	loop struct {
 		coordinator *coordinator.Coordinator
 		epoch       uint64 // of it, as it is kept

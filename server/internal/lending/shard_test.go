@@ -44,7 +44,7 @@ type served struct {
 	*shard
 	t    *testing.T
 	conn *grpc.ClientConn
-	stop func() bool // ends Run and returns what it returned
+	stop func() bool // ends run and returns what it returned
 }
 
 func limits(t *testing.T, src string) *rules.Set {

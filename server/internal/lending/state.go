@@ -20,7 +20,7 @@ import (
 
 // State is what a coordinator knows of the one before it.
 type State struct {
-	// Epoch is above that of every coordinator before, and Former that of the one whose
+	// Epoch is above that of every coordinator before, and former that of the one whose
 	// leases can be claimed; 0 = none can.
 	Epoch, former uint64
 	// Key signs leases; nil = instances cannot claim what a former coordinator
@@ -32,7 +32,7 @@ type State struct {
 	// for people why.
 	Recovery time.Duration
 	Why      string
-	// Last is what the former coordinator said at its end of what is left, and Down how long ago that
+	// Last is what the former coordinator said at its end of what is left, and down how long ago that
 	// is by the wall clock, at least 0. Last is nil where Recovery is not 0, and where it said nothing.
 	Last []byte
 	down time.Duration
@@ -96,8 +96,8 @@ func epochAboveAt(former uint64, now time.Time, chance uint64) uint64 {
 	return max(former+1+chance, uint64(max(0, now.UnixNano())))
 }
 
-// OpenMemberState is Open for a coordinator that is elected: where its rivals agree on it, they find what the former
-// coordinator has lent. Former is the epoch of the latest term that began with [State.Raise] for this
+// OpenMemberState is OpenState for a coordinator that is elected: where its rivals agree on it, they find what the former
+// coordinator has lent. former is the epoch of the latest term that began with [State.Raise] for this
 // directory; 0 = none did. Nothing is written before Raise.
 func OpenMemberState(dir string, length time.Duration) (State, error) {
 	st, err := openState(dir, cmp.Or(length, lease.DefaultLease), true)
@@ -109,7 +109,7 @@ func OpenMemberState(dir string, length time.Duration) (State, error) {
 // that another has begun, with leases of that length (0 = the default). Without a file
 // nothing is known of a former one, as the file may have been lost, unless first says
 // that there was none. A directory that is not there is
-// made, for its owner alone. While another process uses it the error is [ErrInUse].
+// made, for its owner alone. While another process uses it the error is errInUse.
 func OpenState(dir string, length time.Duration, first bool) (State, error) {
 	st, err := openState(dir, cmp.Or(length, lease.DefaultLease), first)
 	if err == nil {

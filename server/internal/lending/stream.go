@@ -31,8 +31,8 @@ type stream struct {
 	out struct {
 		sync.Mutex
 		pending *leasepb.Grant
-		wake    chan struct{}
-		since   time.Time // when the write that runs began; zero = none runs
+		wake    chan struct{} // there may be something to send: see next
+		since   time.Time     // when the write that runs began; zero = none runs
 	}
 }
 
@@ -53,16 +53,16 @@ func (st *stream) admitted() lease.Member {
 	}
 }
 
-// take says to Taken that the loop is done with a report.
+// take says that the loop is done with the report that was posted last.
 func (st *stream) take() { st.taken <- struct{}{} }
 
 // errGoing is how streams end when the service does.
 var errGoing = status.Error(codes.Unavailable, "the coordinator goes: come back later, leases run on meanwhile")
 
-// streamEnd is the cause of a stream's end; a nil Err is a good end.
+// streamEnd is the cause of a stream's end; a nil err is a good end.
 type streamEnd struct{ err error }
 
-// Error makes an End a cause.
+// Error makes it a cause.
 func (e streamEnd) Error() string { return "the stream ends" }
 
 // end ends the stream with the status of err. The first reason counts.

@@ -81,7 +81,7 @@ func (a *asker) queue(id lease.ResourceID) (q *askQueue, line int) {
 	return &a.queues[shard], int(maphash.String(a.seed, id.Key) % askFlights)
 }
 
-// shortfall says that a bucket lacked at least Tokens of its burst at a time. The zero value says nothing.
+// shortfall says that a bucket lacked at least so many tokens of its burst at a time. The zero value says nothing.
 type shortfall struct {
 	tokens int64
 	at     time.Time
@@ -94,7 +94,7 @@ func (a *asker) giveBack(id lease.ResourceID, cost int64, short shortfall) {
 	q.put(line, &question{ask: lease.Ask{Resource: id, Cost: -fixed.Whole(cost)}, short: short})
 }
 
-// returning is how much GiveBack puts back of a resource that the coordinator has not answered yet, and how much its
+// returning is how much giveBack puts back of a resource that the coordinator has not answered yet, and how much its
 // bucket was short of when the latest of that was taken.
 func (a *asker) returning(id lease.ResourceID) (cost int64, short shortfall) {
 	if a == nil {
@@ -342,7 +342,7 @@ func (one *question) leave() (ok bool) {
 	return !one.ended
 }
 
-// decide asks for one request, and waits for the answer, at most [Patience]. An error says that it is not known whether
+// decide asks for one request, and waits for the answer, at most askPatience. An error says that it is not known whether
 // something was taken; what was, without a caller that waits, goes back.
 //
 // An answer is passed to answered first, unless that is nil, in the order of all questions about the resource, and also
