@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,5 +109,32 @@ func TestSumOfShards(t *testing.T) {
 	}
 	if got := addLimit(addLimit(LimitFigures{}, b), a); got != want {
 		t.Errorf("the other way round %+v, want %+v", got, want)
+	}
+}
+
+// TestFiguresOfShards: each figure is the sum over the shards, but instances have a stream to each of them, and one shard
+// that recovers is enough.
+func TestFiguresOfShards(t *testing.T) {
+	fill := func(unit uint64) *Figures {
+		f := &Figures{}
+		v := reflect.ValueOf(f).Elem()
+		for i := range v.NumField() {
+			switch n := unit * uint64(i+1); v.Field(i).Kind() {
+			case reflect.Int:
+				v.Field(i).SetInt(int64(n))
+			case reflect.Uint64:
+				v.Field(i).SetUint(n)
+			}
+		}
+		return f
+	}
+	a, b, want := fill(1), fill(100), fill(101)
+	a.Refused, b.Refused, want.Refused = map[string]uint64{"x": 1}, map[string]uint64{"x": 2, "y": 3}, map[string]uint64{"x": 3, "y": 3}
+	b.Recovering, want.Recovering, want.Instances = true, true, b.Instances
+	s := &Service{all: []*shard{{}, {}}}
+	s.all[0].figures.Store(a)
+	s.all[1].figures.Store(b)
+	if got := s.Figures(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
