@@ -25,8 +25,8 @@ type owed struct {
 	tokens atomic.Int64 // changed under mu
 
 	mu      sync.Mutex
+	leave   func() bool // takes the piece in line out of it; nil = pay is putting it there
 	waiting bool        // a piece is in line
-	leave   func() bool // takes it out of the line; nil = pay is putting it there
 	paying  bool        // pay is at it
 	failed  bool        // the latest piece was sent away: the next tick tries again
 }
