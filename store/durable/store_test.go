@@ -274,6 +274,41 @@ func TestHistories(t *testing.T) {
 	}
 }
 
+// What has ended under a former policy and counts under the one in force counts after a restart as well.
+func TestEndedUnderTheFormerPolicy(t *testing.T) {
+	hourly := func(count int64) limit.Rate { return limit.Rate{Count: count, Period: time.Hour} }
+	for _, c := range []struct {
+		from, to limit.Policy
+		cost     int64
+		after    time.Duration
+		left     int64
+	}{
+		// 16 of the hour before, from which a window may rise by 8.
+		{
+			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(18), Start: 18, Rise: 8},
+			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(30), Start: 18, Rise: 8}, 16, time.Hour, 24,
+		},
+		// A half of 1.
+		{
+			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundDown},
+			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundUp}, 1, 90 * time.Minute, 9,
+		},
+	} {
+		w := newWorld(t)
+		w.take(w.bind("l", c.from), "k", c.cost)
+		w.flush()
+		w.clock.Add(int64(c.after))
+		w.bind("l", c.to)
+		w.flush()
+		for range 2 {
+			if v := w.peek(w.bind("l", c.to), "k"); v.Remaining != c.left {
+				t.Errorf("from %+v to %+v: %+v, want %d left", c.from, c.to, v, c.left)
+			}
+			w.crash()
+		}
+	}
+}
+
 // compact writes the file anew, as when it has become long.
 func (w *world) compact() {
 	w.Helper()
