@@ -114,7 +114,7 @@ internal/fairshare, internal/bucket < internal/lease;
 internal/lease, internal/due < internal/lease/agent;
 internal/lease < internal/lease/pool;
 internal/lease/pool < internal/lease/ledger < internal/lease/coordinator;
-NONE < internal/lease/holding < internal/lease/coordinator, server/internal/leaseservice;
+NONE < internal/lease/holding < internal/lease/coordinator, server/internal/lending;
 # A site joins both: it is an instance of its parent and lends on what it is lent.
 internal/lease/agent, internal/lease/coordinator < internal/lease/uplink;
 limit < internal/lease/leasetest;
@@ -266,27 +266,16 @@ NONE < internal/listen < server, proxy, cmd/stint;
 internal/override, internal/reserve, internal/answer, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/resp;
 internal/engine, internal/answer, internal/forwarded/identify, server/internal/accept, server/internal/access, github.com/prometheus/client_golang < server/internal/spoe;
 
-# The coordinator's process: what it keeps between starts, the limits that it lends, and the streams
-# of instances, which are held to their identity; the stream of a site to its parent; what members know
-# of each other's buckets; then the service that joins them.
-internal/lease, golang.org/x/sys < server/internal/leasestate;
-rules, internal/leasewire < server/internal/leaselimits;
-server/internal/leaselimits, server/internal/access < server/internal/leasestream;
-GRPC, internal/lease/uplink < server/internal/leaseparent;
-internal/lease/coordinator, internal/gen/leasepb < server/internal/leasereplica;
-server/internal/leaselimits, internal/lease/coordinator < server/internal/leasepage < server/internal/leaseservice;
-server/internal/leasestate, server/internal/leasestream, server/internal/leaseparent, server/internal/leasereplica, internal/cluster
-< server/internal/leaseservice;
-server/internal/leaseservice, client < server/internal/leaseshards;
+# What the server lends: it drives coordinators, and serves the streams of instances, which are held to their identity.
+rules, client, GRPC, golang.org/x/sys, internal/lease/coordinator, internal/lease/uplink, internal/cluster, server/internal/access
+< server/internal/lending;
 
 # What operators look at in a browser. The admin port asks who they are.
-internal/watch, internal/banlist, internal/explain, internal/answer, internal/forwarded/identify, internal/picture, server/internal/leasepage
+internal/watch, internal/banlist, internal/explain, internal/answer, internal/forwarded/identify, internal/picture, server/internal/lending
 < server/internal/ui < server/internal/admin;
 
-# The server's own instance: it spends leases as any client does, by a stream that the
-# server hands it.
-internal/lease < server/internal/leaseask;
-rules, store, client, server/internal/leaseask < server/internal/leased;
+# What the server spends of leases, by a stream that it hands its own instance, as any client does.
+rules, store, client < server/internal/spending;
 
 # How long requests for decisions take.
 GRPC, github.com/prometheus/client_golang < server/internal/latency < server;
@@ -295,7 +284,7 @@ GRPC, github.com/prometheus/client_golang < server/internal/latency < server;
 GRPC < internal/grpcserver;
 
 server/internal/rls, server/internal/rlqs, server/internal/rpc, server/internal/rest, server/internal/gate, server/internal/admin, server/internal/members, server/internal/resp, server/internal/spoe,
-server/internal/tlsfiles, server/internal/access, server/internal/leaseshards, server/internal/leased, internal/grpcserver,
+server/internal/tlsfiles, server/internal/access, server/internal/lending, server/internal/spending, internal/grpcserver,
 store/memory, store/durable, store/redis, internal/records, internal/cluster/clusterurl, internal/configstore
 < server;
 

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -433,5 +434,35 @@ func TestGRPC(t *testing.T) {
 		}
 		conn.Close()
 		p.end(t)
+	}
+}
+
+// As many requests at once as before need no further connection to the upstream.
+func TestConnectionsAreKept(t *testing.T) {
+	const atOnce = 16
+	var arrived sync.WaitGroup
+	var opened atomic.Int64
+	u := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived.Done()
+		arrived.Wait()
+	}))
+	u.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	u.Start()
+	t.Cleanup(u.Close)
+	p := start(t, generous, proxy.Options{Upstreams: []string{u.URL}})
+	for range 3 {
+		arrived.Add(atOnce)
+		var all sync.WaitGroup
+		for range atOnce {
+			all.Go(func() { get(t, p.url) })
+		}
+		all.Wait() // and net/http keeps a connection before it hands over an answer without a body
+	}
+	if n := opened.Load(); n != atOnce {
+		t.Errorf("%d connections for %d requests at a time", n, atOnce)
 	}
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/stint-io/stint/internal/gen/leasepb"
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/server/internal/admin"
-	"github.com/stint-io/stint/server/internal/leased"
-	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/lending"
+	"github.com/stint-io/stint/server/internal/spending"
 )
 
 // Cluster says how this server and others coordinate the limits that are shared by leases: one of
@@ -271,7 +271,7 @@ func (l *leases) join(ctx context.Context, o *Options, grpcAddr net.Addr) error 
 		self.Address = "" // of services that share a store; others have said it
 	}
 	presence := cluster.PresenceOptions{Register: l.register, Self: self, Logger: o.Logger}
-	member := leaseservice.Cluster{Register: l.register, Self: self, TTL: c.TTL, Replicate: o.replicate, First: o.FirstStart, WhenLeasing: l.implied}
+	member := lending.Cluster{Register: l.register, Self: self, TTL: c.TTL, Replicate: o.replicate, First: o.FirstStart, WhenLeasing: l.implied}
 	var known struct {
 		sync.Mutex
 		keys [][]byte
@@ -377,7 +377,7 @@ func errNoAddress(leader cluster.Member) error {
 
 // connect opens the stream of this server's own instance: to the coordinator in this process, or
 // to the member that leads.
-func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Stream, error) {
+func (l *leases) connect(ctx context.Context, away client.Transport) (spending.Stream, error) {
 	shard := client.StreamShard(ctx)
 	leader, here, err := l.FindLeader(ctx, shard)
 	if err != nil {
@@ -393,5 +393,5 @@ func (l *leases) connect(ctx context.Context, away client.Transport) (leased.Str
 	if err != nil {
 		return nil, fmt.Errorf("%s at %s leads: %w", leader.ID, leader.Address, err)
 	}
-	return leased.Away(stream), nil
+	return spending.Away(stream), nil
 }

@@ -16,10 +16,8 @@ import (
 	"github.com/stint-io/stint/internal/listen"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/leased"
-	"github.com/stint-io/stint/server/internal/leaseservice"
-	"github.com/stint-io/stint/server/internal/leaseshards"
-	"github.com/stint-io/stint/server/internal/leasestate"
+	"github.com/stint-io/stint/server/internal/lending"
+	"github.com/stint-io/stint/server/internal/spending"
 )
 
 // Decider is what of a [Server] decides: configuration, store, leases, metrics and the admin port. A
@@ -191,25 +189,25 @@ func (d *Decider) quit() {
 
 // openSpending makes leases of limits that services elsewhere lend.
 func openSpending(behind *storage, set *rules.Set, o *Options, coordinators []string) (leases, error) {
-	state := leasestate.Fresh(0)
+	state := lending.FreshState(0)
 	state.Recovery, state.Why = 0, ""
 	l := leases{
 		// It lends nothing: it has no limits.
-		Set:   leaseshards.New(leaseservice.Options{Limits: new(rules.Set), State: state, Raise: state.Raise, Logger: o.Logger}, 1),
-		state: &state, peers: &askPeers{options: o.peers()}, spendsOnly: true, alone: len(coordinators) == 0,
+		Service: lending.New(lending.Options{Limits: new(rules.Set), State: state, Raise: state.Raise, Logger: o.Logger}, 1),
+		state:   &state, peers: &askPeers{options: o.peers()}, spendsOnly: true, alone: len(coordinators) == 0,
 	}
 	away := client.NewTransport(o.peers())
 	var turn atomic.Uint32
 	var err error
-	l.own, err = leased.New(leased.Options{
+	l.own, err = spending.New(spending.Options{
 		Store: behind, Limits: set, Logger: o.Logger, Away: true, Instance: "proxy",
-		Connect: func(ctx context.Context) (leased.Stream, error) {
+		Connect: func(ctx context.Context) (spending.Stream, error) {
 			address := coordinators[int(turn.Add(1)-1)%len(coordinators)]
 			stream, err := away.Connect(ctx, address)
 			if err != nil {
 				return nil, fmt.Errorf("coordinator %s: %w", address, err)
 			}
-			return leased.Away(stream), nil
+			return spending.Away(stream), nil
 		},
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/stint-io/stint/internal/answer"
-	"github.com/stint-io/stint/server/internal/leaseservice"
+	"github.com/stint-io/stint/server/internal/lending"
 )
 
 // This file is what a member of a cluster shows of the limits that another member coordinates.
@@ -37,7 +37,7 @@ func (l *leases) elsewhere() (list []followed, all bool) {
 		if err == nil {
 			one.Member, one.Address = leader.ID, leader.Address
 		}
-		seen, _ := l.register.Leader(leaseservice.Scope(shard, l.Shards()))
+		seen, _ := l.register.Leader(lending.Scope(shard, l.Shards()))
 		one.Epoch = seen.Epoch
 		list = append(list, one)
 	}
@@ -47,7 +47,7 @@ func (l *leases) elsewhere() (list []followed, all bool) {
 // epochSeen is the highest epoch of any member's term, of all shards; 0 = none was seen.
 func (l *leases) epochSeen() (highest uint64) {
 	for shard := range l.Shards() {
-		seen, _ := l.register.Leader(leaseservice.Scope(shard, l.Shards()))
+		seen, _ := l.register.Leader(lending.Scope(shard, l.Shards()))
 		highest = max(highest, seen.Epoch)
 	}
 	return highest
@@ -61,11 +61,11 @@ func (l *leases) serveLeases(w http.ResponseWriter, r *http.Request) {
 	}
 	list, all := l.elsewhere()
 	if len(list) == 0 {
-		l.Set.ServeHTTP(w, r)
+		l.Service.ServeHTTP(w, r)
 		return
 	}
 	own := &answered{header: w.Header(), status: http.StatusOK}
-	l.Set.ServeHTTP(own, r)
+	l.Service.ServeHTTP(own, r)
 	text := own.body.Bytes()
 	var page map[string]any
 	if own.status == http.StatusOK {

@@ -12,18 +12,16 @@ import (
 	"github.com/stint-io/stint/internal/cluster"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/server/internal/admin"
-	"github.com/stint-io/stint/server/internal/leased"
-	"github.com/stint-io/stint/server/internal/leaseservice"
-	"github.com/stint-io/stint/server/internal/leaseshards"
-	"github.com/stint-io/stint/server/internal/leasestate"
+	"github.com/stint-io/stint/server/internal/lending"
+	"github.com/stint-io/stint/server/internal/spending"
 )
 
 // leases is the coordinator of the limits that are shared by leases, and the instance
 // by which this server spends them.
 type leases struct {
-	*leaseshards.Set
-	own      *leased.Store
-	state    *leasestate.State
+	*lending.Service
+	own      *spending.Store
+	state    *lending.State
 	peers    *askPeers
 	register *cluster.Witness  // of the members of a cluster; nil = there are none
 	cluster  Cluster           // as it is asked for, or implied
@@ -51,20 +49,20 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 	if err != nil {
 		return leases{}, fmt.Errorf("server: state directory: %w", err)
 	}
-	options := leaseservice.Options{Limits: set, State: *l.state, Raise: l.state.Raise, RaiseOf: l.state.RaiseOf, Logger: o.Logger}
+	options := lending.Options{Limits: set, State: *l.state, Raise: l.state.Raise, RaiseOf: l.state.RaiseOf, Logger: o.Logger}
 	if options.Parent, err = o.Parent.options(); err != nil {
 		return leases{}, errors.Join(err, l.state.Close(l.untouched(), l.state.Last))
 	}
 	o.Parent.warnOfSites(o, set)
-	l.Set = leaseshards.New(options, l.cluster.Shards)
+	l.Service = lending.New(options, l.cluster.Shards)
 	away := client.NewTransport(o.peers())
 	ask := l.ask
 	if options.Parent != nil {
 		ask = nil // a site has its tokens by leases
 	}
-	l.own, err = leased.New(leased.Options{
+	l.own, err = spending.New(spending.Options{
 		Store: behind, Limits: set, Logger: o.Logger, Away: l.register != nil,
-		Connect: func(ctx context.Context) (leased.Stream, error) { return l.connect(ctx, away) },
+		Connect: func(ctx context.Context) (spending.Stream, error) { return l.connect(ctx, away) },
 		ShardOf: l.ShardOf, Ask: ask, Shards: l.Shards(),
 	})
 	if err != nil {
@@ -77,26 +75,26 @@ func openLeases(behind *storage, set *rules.Set, o *Options) (leases, error) {
 }
 
 // openState reads what the former coordinator has kept.
-func (l *leases) openState(o *Options) (*leasestate.State, error) {
+func (l *leases) openState(o *Options) (*lending.State, error) {
 	member := l.register != nil
 	if member && (!l.implied || o.StateDir == "") {
 		// What the former coordinator knew is in the cluster's backend.
-		state := leasestate.Fresh(0)
+		state := lending.FreshState(0)
 		state.Recovery, state.Why = 0, ""
 		return &state, nil
 	}
 	if o.StateDir == "" {
-		state := leasestate.Fresh(0)
+		state := lending.FreshState(0)
 		return &state, nil
 	}
-	open := func() (leasestate.State, error) { return leasestate.Open(o.StateDir, 0, o.FirstStart) }
+	open := func() (lending.State, error) { return lending.OpenState(o.StateDir, 0, o.FirstStart) }
 	if member {
-		open = func() (leasestate.State, error) { return leasestate.OpenMember(o.StateDir, 0) }
+		open = func() (lending.State, error) { return lending.OpenMemberState(o.StateDir, 0) }
 	}
 	state, err := open()
 	if err != nil && o.StateDirIfFree {
 		o.Logger.Warn("the state directory cannot be used, so nothing is kept for the next start", "directory", o.StateDir, "error", err)
-		state, err = leasestate.Fresh(0), nil
+		state, err = lending.FreshState(0), nil
 		state.Why = "the state directory cannot be used"
 		if member {
 			state.Recovery, state.Why = 0, ""
@@ -111,31 +109,31 @@ func (l *leases) recovering() time.Duration {
 	if !l.Leasing() {
 		return 0
 	}
-	return l.Set.Recovering()
+	return l.Service.Recovering()
 }
 
 // run lends, and spends, until ctx ends. The coordinator begins before this server's
 // own instance and ends after it, which gives back what it holds. It reports whether
 // nothing was lent at the end.
 func (l *leases) run(ctx context.Context, o *Options) (nothingLent bool) {
-	lending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	lends, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var coordinator sync.WaitGroup
 	coordinator.Go(func() {
 		defer l.beginPresence()() // others see this member until it has resigned
-		nothingLent = l.Set.Run(lending)
+		nothingLent = l.Service.Run(lends)
 	})
-	spending, stopSpending := context.WithCancel(context.WithoutCancel(ctx))
+	spends, stopSpending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpending()
 	defer context.AfterFunc(ctx, func() {
-		draining, cancel := context.WithTimeout(lending, time.Second)
+		draining, cancel := context.WithTimeout(lends, time.Second)
 		defer cancel()
 		l.Drain(draining)
 		stopSpending()
 	})()
-	if l.alone || l.implied && l.AwaitLeasing(spending) != nil {
+	if l.alone || l.implied && l.AwaitLeasing(spends) != nil {
 		<-ctx.Done()
-	} else if err := l.own.Run(spending); err != nil {
+	} else if err := l.own.Run(spends); err != nil {
 		o.Logger.Error("the server cannot spend leases itself: limits shared by leases answer as their on_store_failure says", "error", err)
 		<-ctx.Done()
 	}
@@ -151,7 +149,7 @@ func (l *leases) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if l.Drain(ctx) {
-		<-time.After(leaseservice.Arrives)
+		<-time.After(lending.Arrives)
 	}
 }
 
@@ -178,7 +176,7 @@ func (l *leases) reload(set *rules.Set) {
 		l.own.Reload(set, nil)
 		return
 	}
-	l.own.Reload(set, l.Set.Reload)
+	l.own.Reload(set, l.Service.Reload)
 }
 
 // close keeps what the next start has to know.

@@ -12,7 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/lease/agent"
 	"github.com/stint-io/stint/internal/leasewire"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/leaseparent"
+	"github.com/stint-io/stint/server/internal/lending"
 )
 
 // Parent makes a server one of a site: what it lends of limits shared by leases it is lent by a
@@ -69,7 +69,7 @@ func (p *Parent) complete() error {
 }
 
 // options returns how the service of leases reaches its parent; nil = it has none.
-func (p *Parent) options() (*leaseparent.Parent, error) {
+func (p *Parent) options() (*lending.Parent, error) {
 	if len(p.Addresses) == 0 {
 		return nil, nil
 	}
@@ -80,9 +80,9 @@ func (p *Parent) options() (*leaseparent.Parent, error) {
 		}
 	}
 	transport := client.NewTransport(o)
-	return &leaseparent.Parent{
+	return &lending.Parent{
 		Addresses: p.Addresses, Site: p.Site, Expiry: expiryModes[p.Expiry],
-		Connect: func(ctx context.Context, address string) (leaseparent.Stream, error) {
+		Connect: func(ctx context.Context, address string) (lending.ParentStream, error) {
 			return transport.Connect(ctx, address)
 		},
 	}, nil

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/stint-io/stint/client"
-	"github.com/stint-io/stint/server/internal/leased"
 	"github.com/stint-io/stint/server/internal/rlqs"
+	"github.com/stint-io/stint/server/internal/spending"
 )
 
 // openQuotas makes the service that assigns quotas to Envoys: each of their buckets is an instance of
@@ -32,7 +32,7 @@ func (s *Server) openQuotas(draining <-chan struct{}) {
 			if err != nil {
 				return nil, err
 			}
-			return leased.Away(stream), nil
+			return spending.Away(stream), nil
 		},
 	})
 	s.config.reassign = s.quotas.Reload

@@ -219,7 +219,7 @@ func (s *Server) build() error {
 	taken, watched := watchHTTP(s.opts.Instrument)
 	refused := &refusedCalls{log: s.opts.Logger}
 	own := grpcserver.Config{Streams: streams, MaxReport: rlqs.MaxMessage, MaxMetadata: int(s.opts.GRPCMetadata), Fault: faultsTo(s.opts.Logger), Refused: refused.note}
-	s.grpc, s.health.Server = newGRPC(s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Set, s.quotas, s.budgets.others.service(), own, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
+	s.grpc, s.health.Server = newGRPC(s.rls, rpc.New(s.engine, s.budgets.reservations), rls.NewKuadrant(s.rls, s.budgets.reservations), s.leases.Service, s.quotas, s.budgets.others.service(), own, append(s.security.options(), watchGRPC(taken, s.opts.Instrument)...)...)
 
 	// The limits cut addresses themselves, as their ipv6_prefix says.
 	gates := gate.New(s.engine, gate.Options{Trusted: trusted, Answer: fields})

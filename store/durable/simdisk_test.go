@@ -26,6 +26,7 @@ type simDisk struct {
 	room    int // bytes that writes may still add; below 0 = any number
 	failing bool
 	slow    func() // called in each sync, without the lock; nil = nothing
+	reads   func() // called in each read, without the lock; nil = nothing
 	crashed bool   // nothing that was opened before may be used
 	sector  int64  // what is written whole or not at all
 	// created is called when a new file is synced for the first time, without the lock; nil = nothing.
@@ -223,6 +224,9 @@ type simHandle struct {
 }
 
 func (h *simHandle) ReadAt(p []byte, at int64) (int, error) {
+	if h.d.reads != nil {
+		h.d.reads()
+	}
 	h.d.mu.Lock()
 	defer h.d.mu.Unlock()
 	if at >= int64(len(h.f.data)) {

@@ -194,14 +194,17 @@ func (s *Store) restore(spec store.Spec) (c store.Counters, from limit.Policy, n
 	return c, from, n, err
 }
 
-// sameStates reports whether a state means the same under both policies.
+// sameStates reports whether a state means the same under both policies, and ends at the same time: what has ended
+// under the policy in the file is not restored.
 func sameStates(a, b limit.Policy) bool {
 	switch {
 	case a.Ban != 0 || b.Ban != 0:
 	case a.Algorithm == limit.TokenBucket, a.Algorithm == limit.LeakyBucket:
 		a.Algorithm, a.Burst, a.CountRefused = b.Algorithm, b.Burst, b.CountRefused
+	case a.Algorithm == limit.RisingWindow:
+		a.CountRefused = b.CountRefused
 	default:
-		a.Rate.Count, a.CountRefused, a.Rounding = b.Rate.Count, b.CountRefused, b.Rounding
+		a.Rate.Count, a.CountRefused = b.Rate.Count, b.CountRefused
 	}
 	return a == b
 }

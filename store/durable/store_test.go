@@ -274,6 +274,41 @@ func TestHistories(t *testing.T) {
 	}
 }
 
+// What has ended under a former policy and counts under the one in force counts after a restart as well.
+func TestEndedUnderTheFormerPolicy(t *testing.T) {
+	hourly := func(count int64) limit.Rate { return limit.Rate{Count: count, Period: time.Hour} }
+	for _, c := range []struct {
+		from, to limit.Policy
+		cost     int64
+		after    time.Duration
+		left     int64
+	}{
+		// 16 of the hour before, from which a window may rise by 8.
+		{
+			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(18), Start: 18, Rise: 8},
+			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(30), Start: 18, Rise: 8}, 16, time.Hour, 24,
+		},
+		// A half of 1.
+		{
+			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundDown},
+			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundUp}, 1, 90 * time.Minute, 9,
+		},
+	} {
+		w := newWorld(t)
+		w.take(w.bind("l", c.from), "k", c.cost)
+		w.flush()
+		w.clock.Add(int64(c.after))
+		w.bind("l", c.to)
+		w.flush()
+		for range 2 {
+			if v := w.peek(w.bind("l", c.to), "k"); v.Remaining != c.left {
+				t.Errorf("from %+v to %+v: %+v, want %d left", c.from, c.to, v, c.left)
+			}
+			w.crash()
+		}
+	}
+}
+
 // compact writes the file anew, as when it has become long.
 func (w *world) compact() {
 	w.Helper()
@@ -573,6 +608,59 @@ func TestTakesDoNotWait(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// While a batch reads the file, for a limit whose states mean something else now, Takes go on.
+func TestTakesDoNotWaitForReads(t *testing.T) {
+	d := newSimDisk(seeding.Rand(t))
+	s, err := Open(Options{Path: "/counts.db", disk: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bind := func(id string, p limit.Policy) store.Counters {
+		c, err := s.Bind(store.Spec{ID: id, Policy: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	// Several charges, of which the last remembers an idempotency key.
+	take := func(key string, counters ...store.Counters) error {
+		var charges []store.Charge
+		for i, c := range counters {
+			charges = append(charges, store.Charge{Counters: c, Key: []byte(key), Cost: 1, Once: i > 0})
+		}
+		_, err := s.Take(t.Context(), charges)
+		return err
+	}
+	month, once := bind("month", monthly), bind("once", limit.Policy{Rate: limit.Rate{Count: 1, Period: time.Hour}, Burst: 1})
+	if err := errors.Join(take("before", month, once), s.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	p := monthly
+	p.Zone = "Asia/Tokyo"
+	month = bind("month", p)
+	reads := 0
+	d.reads = func() {
+		reads++
+		done := make(chan error, 1)
+		go func() { done <- take(fmt.Sprint(reads), month, once) }()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("a Take waits for a read of the file")
+		}
+	}
+	err = s.Flush()
+	if d.reads = nil; reads == 0 {
+		t.Error("nothing was read")
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -143,3 +143,38 @@ func TestBudgetEqualsWhatIsHeld(t *testing.T) {
 		}
 	}
 }
+
+// A new ban costs no more for the bans that there are, though those last longer than their entries say: the clock, which
+// is read for each entry that is looked at, is read a bounded number of times for each.
+func TestCostOfABan(t *testing.T) {
+	var reads, now int64
+	s := New(Options{Now: func() limit.Time { reads++; return limit.Time(now) }})
+	policy := limit.Policy{Algorithm: limit.FixedWindow, Rate: limit.Rate{Count: 1, Period: time.Hour}, Align: limit.AlignFirstHit, Ban: time.Minute, BanFromNow: true}
+	bind := func() store.Counters {
+		c, err := s.Bind(store.Spec{ID: "a", Policy: policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c, n := bind(), 0
+	ban := func(more int) (each int64) {
+		reads = 0
+		for before := n; n < before+more; n++ {
+			if ok, err := s.Take(t.Context(), []store.Charge{{Counters: c, Key: fmt.Append(nil, n), Cost: 2}}); ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+		if f := s.BanFigures(c); f.Begun != uint64(n) || f.Unlisted != 0 {
+			t.Fatalf("%d bans: %+v", n, f)
+		}
+		return reads / int64(more)
+	}
+	few := ban(100 * shardCount)
+	policy.Ban = 24 * time.Hour
+	c = bind()
+	now = int64(2 * time.Minute)
+	if many := ban(10 * shardCount); many > 4*few {
+		t.Errorf("the clock is read %d times for each ban beside others whose entries have ended, %d times otherwise", many, few)
+	}
+}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/store"
 	"github.com/stint-io/stint/store/memory"
@@ -153,6 +155,56 @@ func (s *Store) unsettled(key string) int64 {
 type noClient struct{ rueidis.Client }
 
 func (noClient) Close() {}
+
+// TestFoundAgain: after an outage of any length Redis is asked again within a second, whether its server refused or did
+// not answer meanwhile.
+func TestFoundAgain(t *testing.T) {
+	for seed := range seeding.Draw(t, 2) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			var away, silent atomic.Bool
+			o := Options{Addrs: []string{"127.0.0.1:1"}, Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+			o.Topology = []Topology{Standalone, Cluster}[r.IntN(2)]
+			s, err := build(o, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.server = func(ctx context.Context, batches []*batch, _ []int64) []reply {
+				replies := make([]reply, len(batches))
+				if away.Load() {
+					if silent.Load() {
+						<-ctx.Done()
+					}
+					for i := range replies {
+						replies[i].err = store.ErrUnavailable
+					}
+				}
+				return replies
+			}
+			close(s.tried)
+			if !s.meet(new(rueidis.Client(noClient{}))) {
+				t.Fatal("closed")
+			}
+			b := s.laneOf("k").breaker
+			for range 5 {
+				time.Sleep(time.Millisecond)
+				away.Store(true)
+				silent.Store(r.IntN(2) == 0)
+				b.failed(store.ErrUnavailable, s.clock(), "k")
+				long := time.Duration(float64(time.Second) * math.Pow(2, 6*r.Float64()))
+				time.Sleep(long)
+				away.Store(false)
+				time.Sleep(time.Second)
+				if b.open.Load() {
+					t.Errorf("seed %d: a second after an outage of %v Redis is not asked yet", seed, long)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
 
 // TestOutages holds the bounds of explanation/failures.md in virtual time, with servers that stand still, networks
 // that are cut, answers that are lost or late, again and again, and any number of requests under way. The stores

@@ -43,6 +43,34 @@ func TestEverythingComesBack(t *testing.T) {
 	}
 }
 
+// TestGrantsToAClosedHandle: what was on its way when a handle was closed comes back, whether that is a new lease or more
+// of the one there was, and whether the coordinator was told before.
+func TestGrantsToAClosedHandle(t *testing.T) {
+	const part = 10 * fixed.Token
+	for _, c := range []struct{ held, told bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		b := newBench(t)
+		handle := b.h.Open(b.now, theLimit, LeaseOptions{}, bucket.NewBucket(b.h.Deadline()))
+		b.step(lease.Tick{})
+		if c.held {
+			b.answer(lends(handle, 3, lease.Capacity{Rate: part, Burst: part, Tokens: part}))
+		}
+		b.h.Close(b.now, handle)
+		if c.told {
+			b.after(time.Second)
+		}
+		b.answer(lends(handle, 3, lease.Capacity{Rate: 2 * part, Burst: 2 * part, Tokens: 2 * part}))
+		var last lease.Demand
+		for _, r := range b.after(time.Second) {
+			for _, d := range r.Demands {
+				last = d
+			}
+		}
+		if last.Handle != handle || !last.Closed || last.Returned.Rate != 2*part || last.Returned.Burst != 2*part {
+			t.Errorf("%+v: it ends with %+v", c, last)
+		}
+	}
+}
+
 // TestTotalsThatGoBack: a grant of less than was granted under the same lease changes nothing,
 // whichever of its totals went back.
 func TestTotalsThatGoBack(t *testing.T) {

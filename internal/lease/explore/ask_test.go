@@ -10,7 +10,7 @@ import (
 )
 
 // This file is servers that ask a leader for a token where nobody has a lease. Their answer waits for the replica, as
-// in package leaseservice.
+// in package lending.
 
 // asking is a token that was taken, and whose answer waits. It counts from when it was taken, and only if it is
 // answered: the term may end before.

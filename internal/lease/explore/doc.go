@@ -6,14 +6,14 @@
 //
 // A [World] is two coordinator processes, two instances, the streams between them, and the register
 // in which the processes elect the one that lends. Coordinator, replica and agent are the shipped
-// state machines. The process around a coordinator is modelled as package server/internal/leaseservice
+// state machines. The process around a coordinator is modelled as package server/internal/lending
 // does it: it steps the machine only in a term, and holds a grant back until the record says that
 // its session may hold a lease, and until the replica that the record names knows what is left of the
-// bucket; so does the answer to a server that asks for a token. What goes between a leader and its replica is modelled as package
-// server/internal/leasereplica does it, and the election as package internal/cluster does: a process may end between
-// its election and the moment at which its coordinator takes over, the register may lose its record or go back to an
-// earlier one, or be one that is known to forget, and a process that begins anew knows the epoch in its state folder,
-// which may be an old copy.
+// bucket; so does the answer to a server that asks for a token. What goes between a leader and its replica is modelled
+// as that package does it, and the election as package internal/cluster does: a process may end between its election and
+// the moment at which its coordinator takes over, the register may lose its record or go back to an earlier one, or be
+// one that is known to forget, and a process that begins anew knows the epoch in its state folder, which may be an old
+// copy.
 //
 // # What is left out
 //

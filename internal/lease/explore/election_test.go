@@ -9,7 +9,7 @@ import (
 )
 
 // This file is the election, as package cluster does it, and what a process reads from the record when its term
-// begins, as package leaseservice does.
+// begins, as package lending does.
 
 // tells says whether a process knows that the record is not the latest: it saw a later one, or the epoch of one is in
 // its state folder.

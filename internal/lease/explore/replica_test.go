@@ -7,7 +7,7 @@ import (
 )
 
 // This file is what a leader tells the process that follows it, and what waits for that, as package
-// leasereplica does. There are two processes, so a leader has one replica at most.
+// lending does. There are two processes, so a leader has one replica at most.
 
 // levels is a message to a replica. The first of a stream says of every bucket what is left.
 type levels struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // This file is the process around a coordinator: its terms, as package cluster elects, and
-// what it sends in them, as package leaseservice does.
+// what it sends in them, as package lending does.
 
 // applyProcess does an action of a process.
 func (u *Universe) applyProcess(w *World, a Action, i int) (fault string, ok bool) {

@@ -88,6 +88,14 @@ func array(words ...string) string {
 	return out
 }
 
+// ended is how many commands have ended that way.
+func (f *figures) ended(how outcome) (n uint64) {
+	for i := range f.commands {
+		n += f.commands[i][how].Load()
+	}
+	return n
+}
+
 // TestAnswers walks through every command, whole and byte by byte.
 func TestAnswers(t *testing.T) {
 	flat := func(pairs ...any) string {
@@ -193,7 +201,11 @@ func TestBlockBounds(t *testing.T) {
 		{array("MULTI") + strings.Repeat(one, 400) + array("EXEC"), 600},
 		{array("MULTI") + strings.Repeat(one, MaxBlockCommands) + array("EXEC"), 0},
 	} {
+		before := s.figures.ended(failed)
 		got := play(s, c.in, 1<<20)
+		if errors := strings.Count("\n"+got, "\n-"); s.figures.ended(failed)-before != uint64(errors) {
+			t.Errorf("%d errors are counted of %d in %.200q", s.figures.ended(failed)-before, errors, got)
+		}
 		if aborted := strings.Contains(got, "\r\n-EXECABORT "); strings.Contains(c.in, array("EXEC")) && aborted != (c.remaining == 1000) {
 			t.Errorf("%.200q", got)
 		}

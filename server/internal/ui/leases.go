@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-io/stint/internal/picture"
-	"github.com/stint-io/stint/server/internal/leasepage"
+	"github.com/stint-io/stint/server/internal/lending"
 )
 
 const (
@@ -41,7 +41,7 @@ type leases struct {
 
 // leaseView is what GET /v1/leases answers.
 type leaseView struct {
-	leasepage.Page
+	lending.Page
 	Note string `json:"note"`
 	err  error
 }
@@ -53,7 +53,7 @@ type sample struct {
 }
 
 // bucketID names a bucket.
-func bucketID(r *leasepage.Resource) string { return r.Limit + "\x00" + r.Key }
+func bucketID(r *lending.Resource) string { return r.Limit + "\x00" + r.Key }
 
 // run samples until ctx ends.
 func (l *leases) run(ctx context.Context) {

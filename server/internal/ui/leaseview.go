@@ -7,12 +7,12 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/stint-io/stint/server/internal/leasepage"
+	"github.com/stint-io/stint/server/internal/lending"
 )
 
 // bucketView is a bucket for the page.
 type bucketView struct {
-	leasepage.Resource
+	lending.Resource
 	Chart template.HTML
 	More  int // leases that are not shown
 	Href  string
@@ -25,8 +25,8 @@ func leaseLive(u *UI, r *request) (parts []part) {
 		return []part{u.part("buckets", "none", "note", "The leases cannot be read: "+v.err.Error())}
 	}
 	only := r.query.Get("limit")
-	list := slices.DeleteFunc(v.Resources, func(b leasepage.Resource) bool { return only != "" && b.Limit != only })
-	slices.SortStableFunc(list, func(a, b leasepage.Resource) int {
+	list := slices.DeleteFunc(v.Resources, func(b lending.Resource) bool { return only != "" && b.Limit != only })
+	slices.SortStableFunc(list, func(a, b lending.Resource) int {
 		return cmp.Or(cmp.Compare(b.Lent, a.Lent), cmp.Compare(bucketID(&a), bucketID(&b)))
 	})
 	if v.Note != "" {
@@ -40,7 +40,7 @@ func leaseLive(u *UI, r *request) (parts []part) {
 		if i < leaseCharts {
 			b.Chart = area(bucketID(&b.Resource), b.Capacity, samples)
 		}
-		slices.SortStableFunc(b.Leases, func(x, y leasepage.Lease) int { return cmp.Compare(y.Granted, x.Granted) })
+		slices.SortStableFunc(b.Leases, func(x, y lending.Lease) int { return cmp.Compare(y.Granted, x.Granted) })
 		if b.More = max(0, len(b.Leases)-maxKeys); b.More > 0 {
 			b.Leases = b.Leases[:maxKeys]
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/stint-io/stint/internal/watch"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
-	"github.com/stint-io/stint/server/internal/leasepage"
+	"github.com/stint-io/stint/server/internal/lending"
 	"github.com/stint-io/stint/store/memory"
 )
 
@@ -233,10 +233,10 @@ func TestLeases(t *testing.T) {
 	w := newWorld(t, "limits: [{name: a, rate: 1/s}]")
 	page := leaseView{}
 	for i := range 60 {
-		page.Resources = append(page.Resources, leasepage.Resource{Limit: fmt.Sprintf("limit-%02d", i), Key: "<b>k", Lent: float64(i), Capacity: 100})
+		page.Resources = append(page.Resources, lending.Resource{Limit: fmt.Sprintf("limit-%02d", i), Key: "<b>k", Lent: float64(i), Capacity: 100})
 	}
 	for i := range 25 {
-		page.Resources[59].Leases = append(page.Resources[59].Leases, leasepage.Lease{Instance: fmt.Sprintf("<i>%02d", i), Granted: float64(i)})
+		page.Resources[59].Leases = append(page.Resources[59].Leases, lending.Lease{Instance: fmt.Sprintf("<i>%02d", i), Granted: float64(i)})
 	}
 	w.leases = page
 	w.UI.leases.sample(t.Context(), time.Now().Add(-time.Second))
