@@ -145,6 +145,9 @@ func (a *Agent) Close(now limit.Time, handle uint32) {
 		return
 	}
 	r.giveUp(now)
+	if held := r.lease.held(); r.site == nil && held.Rate == 0 && held.Burst == 0 {
+		r.bucket = noBucket{} // another agent may fill it
+	}
 	r.closed, r.report.urgent, r.sampling.next = true, true, now
 	if r.blocked {
 		a.remove(r) // the coordinator does not know it

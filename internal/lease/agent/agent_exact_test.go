@@ -44,17 +44,22 @@ func TestEverythingComesBack(t *testing.T) {
 }
 
 // TestGrantsToAClosedHandle: what was on its way when a handle was closed comes back, whether that is a new lease or more
-// of the one there was, and whether the coordinator was told before.
+// of the one there was, and whether the coordinator was told before. Another agent may fill the bucket meanwhile: what it
+// has is left alone.
 func TestGrantsToAClosedHandle(t *testing.T) {
 	const part = 10 * fixed.Token
 	for _, c := range []struct{ held, told bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		b := newBench(t)
-		handle := b.h.Open(b.now, theLimit, LeaseOptions{}, bucket.NewBucket(b.h.Deadline()))
+		var never bucket.Deadline
+		never.Store(int64(lease.Never))
+		moved := bucket.NewBucket(&never)
+		handle := b.h.Open(b.now, theLimit, LeaseOptions{}, moved)
 		b.step(lease.Tick{})
 		if c.held {
 			b.answer(lends(handle, 3, lease.Capacity{Rate: part, Burst: part, Tokens: part}))
 		}
 		b.h.Close(b.now, handle)
+		moved.Update(b.now, 0, part, part)
 		if c.told {
 			b.after(time.Second)
 		}
@@ -67,6 +72,9 @@ func TestGrantsToAClosedHandle(t *testing.T) {
 		}
 		if last.Handle != handle || !last.Closed || last.Returned.Rate != 2*part || last.Returned.Burst != 2*part {
 			t.Errorf("%+v: it ends with %+v", c, last)
+		}
+		if b.step(Leave{}); moved.Remaining(b.now) != 10 {
+			t.Errorf("%+v: of 10 tokens that another agent has lent %d are left", c, moved.Remaining(b.now))
 		}
 	}
 }

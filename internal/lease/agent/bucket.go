@@ -18,7 +18,7 @@ type Bucket interface {
 	Update(now limit.Time, rate, burst, add fixed.Amount) (surplus, held fixed.Amount)
 }
 
-// noBucket is the Bucket of a handle that is forgotten.
+// noBucket is the Bucket of a handle that is forgotten, or closed with nothing in its bucket.
 type noBucket struct{}
 
 func (noBucket) Observe(limit.Time) bucket.Reading { return bucket.Reading{} }
