@@ -286,12 +286,14 @@ func TestEndedUnderTheFormerPolicy(t *testing.T) {
 		// 16 of the hour before, from which a window may rise by 8.
 		{
 			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(18), Start: 18, Rise: 8},
-			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(30), Start: 18, Rise: 8}, 16, time.Hour, 24,
+			limit.Policy{Algorithm: limit.RisingWindow, Rate: hourly(30), Start: 18, Rise: 8},
+			16, time.Hour, 24,
 		},
 		// A half of 1.
 		{
 			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundDown},
-			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundUp}, 1, 90 * time.Minute, 9,
+			limit.Policy{Algorithm: limit.SlidingWindowCounter, Rate: hourly(10), Rounding: limit.RoundUp},
+			1, 90 * time.Minute, 9,
 		},
 	} {
 		w := newWorld(t)
