@@ -23,6 +23,7 @@ import (
 // binary is the command, built once.
 type binary struct {
 	once sync.Once
+	dir  string // where it is unless the run has a folder for it; "" = it was not wanted
 	path string
 	err  error
 }
@@ -32,12 +33,9 @@ var built binary
 func (b *binary) get(t *testing.T) string {
 	t.Helper()
 	b.once.Do(func() {
-		dir, err := os.MkdirTemp("", "stint")
-		if err != nil {
-			b.err = err
-			return
+		if b.dir, b.err = os.MkdirTemp("", "stint"); b.err == nil {
+			b.path, b.err = builttest.Stint(b.dir)
 		}
-		b.path, b.err = builttest.Stint(dir)
 	})
 	if b.err != nil {
 		t.Fatal(b.err)
@@ -60,11 +58,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	if built.path != "" {
-		if err := os.RemoveAll(filepath.Dir(built.path)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+	if err := os.RemoveAll(built.dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
 	os.Exit(code)
 }
