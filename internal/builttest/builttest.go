@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 )
 
-// Stint builds the stint command of this module and returns its path: in the folder that STINT_BUILDS names, which the
+// Stint builds the stint command of this module and returns its path: in the folder that TEST_BUILDS names, which the
 // packages of a run share, or else in dir. The go command does not link again what is up to date.
 func Stint(dir string) (path string, err error) {
-	if shared := os.Getenv("STINT_BUILDS"); shared != "" {
+	// Not STINT_BUILDS: the command warns of variables of that form that no flag has.
+	if shared := os.Getenv("TEST_BUILDS"); shared != "" {
 		dir = shared
 	}
 	path = filepath.Join(dir, "stint")
