@@ -274,3 +274,33 @@ func TestConvertRefused(t *testing.T) {
 		t.Errorf("%v of the damaged files were opened", slices.Collect(maps.Values(outcomes)))
 	}
 }
+
+// A database in which a page leads back to itself is refused: bbolt would follow it until all memory is used.
+func TestConvertPageInTwoPlaces(t *testing.T) {
+	w := newWorld(t)
+	for i := range 2000 {
+		if _, _, err := w.store.Records().Swap(t.Context(), "t", fmt.Sprint("key", i), nil, make([]byte, 100), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "counts.db")
+	w.formerFile(rand.New(rand.NewPCG(rand.Uint64(), 19)), path, 1)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pageSize, branches := os.Getpagesize(), 0
+	for at := 2 * pageSize; at < len(content); at += pageSize {
+		page := content[at:]
+		if id := binary.LittleEndian.Uint64(page); id == uint64(at/pageSize) && binary.LittleEndian.Uint16(page[8:]) == boltBranch {
+			binary.LittleEndian.PutUint64(page[boltPageHead+8:], id)
+			branches++
+		}
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{Path: path}); branches == 0 || err == nil || !strings.Contains(err.Error(), "two places") {
+		t.Errorf("with %d branches that lead back: %v", branches, err)
+	}
+}

@@ -187,6 +187,10 @@ func TestWorkersBelowSites(t *testing.T) {
 	for range 40 {
 		workersBelowSites(t, draw.Uint64())
 	}
+	// One permit over three levels: turns of two seconds leave 0.94 of it.
+	for _, seed := range []uint64{2105203626835484496, 1890875877493101855, 1360982196068388826} {
+		workersBelowSites(t, seed)
+	}
 }
 
 func workersBelowSites(t *testing.T, seed uint64) {
