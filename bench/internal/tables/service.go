@@ -159,18 +159,23 @@ func startContestants(ctx context.Context, dir, noopBin, stintBin string) (all [
 	} {
 		c := &contestant{name: one.name}
 		all = append(all, c)
-		var addr [3]string
-		for i := range addr {
-			if addr[i], err = process.FreeAddr(); err != nil {
-				return all, err
-			}
-		}
-		if err := c.start(ctx, addr[0], nil, stintBin, "serve", "--config", config, "--state-dir", one.state,
-			"--grpc", addr[0], "--http", addr[1], "--admin", addr[2]); err != nil {
+		if err := c.startStint(ctx, stintBin, config, one.state); err != nil {
 			return all, err
 		}
 	}
 	return all, nil
+}
+
+// startStint starts stint with limits and a state directory.
+func (c *contestant) startStint(ctx context.Context, bin, config, state string, flags ...string) (err error) {
+	var addr [3]string
+	for i := range addr {
+		if addr[i], err = process.FreeAddr(); err != nil {
+			return err
+		}
+	}
+	args := []string{"serve", "--config", config, "--state-dir", state, "--grpc", addr[0], "--http", addr[1], "--admin", addr[2]}
+	return c.start(ctx, addr[0], nil, bin, append(args, flags...)...)
 }
 
 func (c *contestant) start(ctx context.Context, addr string, env []string, bin string, args ...string) (err error) {

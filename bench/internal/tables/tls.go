@@ -100,17 +100,9 @@ func startSecured(ctx context.Context, dir, bin string) (all []*contestant, err 
 		})}},
 		{"TLS, tokens", secured, rlsload.Security{Transport: credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"}), Token: benchToken}},
 	} {
-		c := &contestant{name: one.name}
+		c := &contestant{name: one.name, security: one.how}
 		all = append(all, c)
-		var addr [3]string
-		for i := range addr {
-			if addr[i], err = process.FreeAddr(); err != nil {
-				return all, err
-			}
-		}
-		c.security = one.how
-		args := append([]string{"serve", "--config", config, "--state-dir", "none", "--grpc", addr[0], "--http", addr[1], "--admin", addr[2]}, one.flags...)
-		if err := c.start(ctx, addr[0], nil, bin, args...); err != nil {
+		if err := c.startStint(ctx, bin, config, "none", one.flags...); err != nil {
 			return all, err
 		}
 	}
