@@ -126,7 +126,7 @@ func newRoot() *cobra.Command {
   stint top                            limits and their top keys, as they change
   stint doctor --store redis://host    examine the store that many services share
   stint ready --wait 30s               ask whether a service should get requests
-  stint state downgrade                convert counts back for the version before
+  stint state downgrade                convert the counts for the previous version
   stint simulate scenario.yaml         see how a fleet would share a limit
   stint replay --config new.yaml access.log   see what limits would have refused
 

@@ -20,10 +20,10 @@ func newState() *cobra.Command {
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "downgrade [FILE]",
-		Short: "convert the counts back, before a return to the version before",
-		Long: `Convert the counts of long windows to the format of the version before, which does not read
-the present one. The service must be stopped; this version converts them again when it
-starts. FILE is ` + server.CountsFile + ` in the default state directory, if there is none.`,
+		Short: "convert the counts to the format of the previous version",
+		Long: `Convert the counts of long windows to the format of the previous version, which cannot read
+the current one. Stop the service first. The current version converts them again when it
+starts. FILE is ` + server.CountsFile + ` in the default state directory if it is not given.`,
 		Example: `  stint state downgrade
   stint state downgrade /var/lib/stint/` + server.CountsFile,
 		Args: cobra.MaximumNArgs(1),
@@ -37,7 +37,7 @@ starts. FILE is ` + server.CountsFile + ` in the default state directory, if the
 			} else if err != nil {
 				return &exit{exitNo, err}
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s has the format of the version before\n", name)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is in the format of the previous version\n", name)
 			return err
 		},
 	})

@@ -61,7 +61,7 @@ func (f *file) convert(o *Options) error {
 	if err != nil {
 		return errors.Join(err, removeIfThere(f.disk, newName(f.path)))
 	}
-	o.Logger.Info("the file has a new format: before a return to the version that wrote it, run stint state downgrade",
+	o.Logger.Info("converted the file to the current format; before going back to the previous version run stint state downgrade",
 		"file", f.path, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
