@@ -274,6 +274,10 @@ type Reserved interface {
 // that are open give nothing back to it.
 func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 	return k.change(ctx, "reset", key, by, 0, func(c *counter, before State) (int64, error) {
+		used, err := k.used(ctx, c, before)
+		if err != nil {
+			return 0, err
+		}
 		charges := c.charge(0)
 		for _, b := range k.opts.Engine.Banners(key.Limit) {
 			if b.When == c.When {
@@ -293,8 +297,22 @@ func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 				return 0, err
 			}
 		}
-		return before.Used, nil
+		return used, nil
 	})
+}
+
+// used returns what the key has used in the window of a grant. State.Used is at most the quota, which another member
+// that resets the key may have lowered by taking the grant back.
+func (k *Keys) used(ctx context.Context, c *counter, is State) (int64, error) {
+	if !grantable(c.Variant.Policy) || c.Limit.Sharing.Local() {
+		return is.Used, nil
+	}
+	charge := c.charge(0)
+	charge[0].Quota, charge[0].HasQuota = limit.MaxCount, true
+	if _, err := k.opts.Engine.Peek(ctx, charge); err != nil {
+		return 0, fmt.Errorf("keyadmin: %w", err)
+	}
+	return limit.MaxCount - charge[0].Verdict.Remaining, nil
 }
 
 // Refund gives back n of what the key used, at most what it used. Reserved tokens are not used yet: they come back by

@@ -35,6 +35,7 @@ type desk struct {
 	engine  *engine.Engine
 	store   store.Store
 	records store.Records
+	grants  *keyadmin.Grants
 	keys    *keyadmin.Keys
 	log     *audit.Log
 	seen    observed
@@ -60,7 +61,7 @@ func open(t *testing.T, rec store.Records) *desk {
 	}
 	st := memory.New(memory.Options{})
 	grants := keyadmin.NewGrants(rec, nil, nil)
-	d := &desk{T: t, store: st, records: rec, log: audit.New(rec, nil, 0)}
+	d := &desk{T: t, store: st, records: rec, grants: grants, log: audit.New(rec, nil, 0)}
 	e, err := engine.New(st, set, engine.Options{Raise: grants.Raise, Observers: []observe.Observer{&d.seen}})
 	if err != nil {
 		t.Fatal(err)
@@ -197,6 +198,36 @@ func TestWalkThrough(t *testing.T) {
 	notes, _, err := d.log.List(t.Context(), "key month customer=acme", "", 100)
 	if err != nil || len(notes) != 6 || notes[0].Action != "key.reset" || notes[0].Who != "jo" || notes[0].Before != "used 130 of 200" {
 		t.Fatal(notes, err)
+	}
+}
+
+// TestResetAfterGrantWasForgotten: a reset gives back all that was used, also what another member has granted and taken
+// back already, as one that resets the key at all members does.
+func TestResetAfterGrantWasForgotten(t *testing.T) {
+	for seed := range seeding.Draw(t, 50) {
+		rnd := rand.New(rand.NewPCG(seed, 4))
+		one := open(t, nil)
+		two := open(t, one.records)
+		granted := 1 + rnd.Int64N(100)
+		if _, err := one.keys.Grant(t.Context(), month, granted, jo); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.grants.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := 1 + rnd.Int64N(100+granted)
+		if r := two.take(n); !r.Allowed {
+			t.Fatalf("seed %d: %d of %d: %v", seed, n, 100+granted, r)
+		}
+		if _, err := one.keys.Reset(t.Context(), month, jo); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.grants.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := two.keys.Reset(t.Context(), month, jo); err != nil || s.Changed != n || s.Used != 0 || s.Remaining != 100 {
+			t.Fatalf("seed %d: %d used, %d granted: %+v, %v", seed, n, granted, s, err)
+		}
 	}
 }
 
