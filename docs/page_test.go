@@ -153,7 +153,7 @@ func (p *page) command(name string, args ...string) *exec.Cmd {
 		"XDG_STATE_HOME="+filepath.Join(p.dir, "state"), "STATE_DIRECTORY=",
 		"STINT_HTTP=127.0.0.1:"+p.ports["8080"], "STINT_GRPC=127.0.0.1:"+p.ports["8081"], "STINT_ADMIN=127.0.0.1:"+p.ports["8082"],
 		"STINT_ADDR=http://127.0.0.1:"+p.ports["8080"], "STINT_TO=etcd://127.0.0.1:"+p.ports[etcdPort]+"/shop",
-		"GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off")
+		"GOFLAGS=-mod=mod -buildvcs=false -trimpath -ldflags=-w", "GOPROXY=off")
 	return cmd
 }
 
