@@ -230,7 +230,7 @@ func (f *fields) tightest(d *limit.Decision) {
 	}
 	f.integer(fieldXLimit, r.Quota)
 	f.integer(fieldXRemaining, min(max(r.Remaining, 0), r.Quota))
-	if after := reset(r); after != limit.Never {
+	if after := ResetAfter(r); after != limit.Never {
 		f.integer(fieldXReset, seconds(after))
 	}
 }
@@ -250,16 +250,13 @@ func tightest(d *limit.Decision) *limit.Result {
 	return known.Tightest()
 }
 
-// ResetAfter returns what X-RateLimit-Reset says of r: when a client may expect the
-// whole quota again, or [limit.Never] when it is not known.
-func ResetAfter(r *limit.Result) time.Duration { return reset(r) }
-
-// reset returns when a client may expect the whole quota again, or [limit.Never]
-// when it is not known. A client that waits for it must not be refused again.
+// ResetAfter returns the value of X-RateLimit-Reset for r: when a client may expect the
+// whole quota again, or [limit.Never] when it is not known. A client that waits for it
+// must not be refused again.
 //
-// Places in flight come free when requests end. Their time-out is for callers that
-// never finish; as a reset it would keep clients away from places that are free.
-func reset(r *limit.Result) time.Duration {
+// Places in flight come free when requests end. Their timeout is for callers that never
+// finish; as a reset it would keep clients away from places that are free.
+func ResetAfter(r *limit.Result) time.Duration {
 	switch {
 	case r.Algorithm != limit.Concurrency:
 		return max(r.ResetAfter, r.RetryAfter)
@@ -308,7 +305,7 @@ func effective(r *limit.Result) (remaining int64, wait time.Duration) {
 // moment, for a log or a sliding window, whose state says only when all is
 // there again.
 func more(r *limit.Result, remaining int64) time.Duration {
-	after := max(reset(r), 0)
+	after := max(ResetAfter(r), 0)
 	if after == limit.Never || r.Algorithm != limit.TokenBucket && r.Algorithm != limit.LeakyBucket {
 		return after
 	}

@@ -8,7 +8,7 @@ import (
 // known when there is more, as of permits in flight, nothing is told of it: these versions want a time.
 func (f *fields) older(d *limit.Decision, version Draft) {
 	r := tightest(d)
-	known := r != nil && shown(r) && reset(r) != limit.Never
+	known := r != nil && shown(r) && ResetAfter(r) != limit.Never
 	if version == Draft03 {
 		if known {
 			f.count(r.Quota)
@@ -22,7 +22,7 @@ func (f *fields) older(d *limit.Decision, version Draft) {
 	if !known {
 		return
 	}
-	remaining, after := min(max(r.Remaining, 0), r.Quota), max(seconds(reset(r)), 0)
+	remaining, after := min(max(r.Remaining, 0), r.Quota), max(seconds(ResetAfter(r)), 0)
 	if version == Draft07 {
 		f.parameter("limit=", r.Quota)
 		f.parameter(", remaining=", remaining)
