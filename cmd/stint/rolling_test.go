@@ -55,7 +55,7 @@ func TestRollingRestart(t *testing.T) {
 	for name, flags := range rollingStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lent, left := roll(t, name == "redis", flags(t), built.get(t), built.get(t))
+			lent, left := roll(t, name == "redis", flags(t), nil, built.get(t), built.get(t))
 			if lent+left < rollingBurst*9/10 {
 				t.Errorf("of %d, %d were admitted by leases while services were replaced, and only %d after it", rollingBurst, lent, left)
 			}
@@ -63,14 +63,28 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// roll starts three services of the first version and replaces them by each of the others in turn. It returns what was
-// admitted meanwhile of a bucket of a day that is lent, and what was left of it.
-func roll(t *testing.T, shared bool, flags func(i int) []string, versions ...string) (lent, left int64) {
+// roll starts three services of the first version and replaces them by each of the others in turn. Sites are programs that
+// lease from the services all the time. It returns what was admitted meanwhile of a bucket of a day that is lent, and what
+// was left of it.
+func roll(t *testing.T, shared bool, flags func(i int) []string, sites []string, versions ...string) (lent, left int64) {
 	u := &rolling{t: t, shared: shared, limits: file(t, "stint.yaml", rollingLimits), flags: flags}
+	for i := range u.nodes {
+		u.ports[i] = fmt.Sprint("127.0.0.1:", redistest.ReservePort(t))
+	}
 	for i := range u.nodes {
 		u.begin(i, versions[0])
 	}
+	u.sites = make([]site, len(sites))
+	for i, binary := range sites {
+		u.beginSite(i, binary)
+	}
 	return u.run(versions[1:])
+}
+
+// site is a service with a parent.
+type site struct {
+	*process
+	lent atomic.Int64
 }
 
 // rolling is three services that are replaced, and what their callers were told.
@@ -81,6 +95,8 @@ type rolling struct {
 	flags  func(i int) []string
 
 	nodes     [3]*process
+	ports     [3]string // of gRPC
+	sites     []site
 	addresses [3]atomic.Pointer[string]
 
 	taken, unheard [3]atomic.Int64 // of the month, by the service that was asked
@@ -91,14 +107,31 @@ type rolling struct {
 }
 
 func (u *rolling) begin(i int, binary string) {
-	args := append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config", u.limits}, u.flags(i)...)
+	args := append([]string{"serve", "--http", "127.0.0.1:0", "--grpc", u.ports[i], "--admin", "127.0.0.1:0", "--config", u.limits}, u.flags(i)...)
 	cmd := exec.Command(binary, args...)
 	cmd.Env = environment(u.t, nil)
 	u.nodes[i] = start(u.t, cmd)
 	u.addresses[i].Store(&u.nodes[i].http)
 	// A rollout waits until each service is ready: leases of a former coordinator may be in use.
+	u.ready(u.nodes[i])
+}
+
+// beginSite starts a site below all services.
+func (u *rolling) beginSite(i int, binary string) {
+	limits := file(u.t, "site.yaml", "limits: [{name: shared, key: [shared], rate: 24000/day, burst: 24000, sharing: leased, on_store_failure: reject}]\n")
+	args := []string{"serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config", limits, "--site", fmt.Sprint("site", i)}
+	for _, port := range u.ports {
+		args = append(args, "--parent", port)
+	}
+	cmd := exec.Command(binary, args...)
+	cmd.Env = environment(u.t, nil)
+	u.sites[i].process = start(u.t, cmd)
+	u.ready(u.sites[i].process)
+}
+
+func (u *rolling) ready(p *process) {
 	for ready := false; !ready; <-time.After(10 * time.Millisecond) {
-		resp, err := http.Get(u.nodes[i].admin + "/readyz")
+		resp, err := http.Get(p.admin + "/readyz")
 		if err != nil {
 			u.t.Fatal(err)
 		}
@@ -127,7 +160,11 @@ func (u *rolling) take(i int, attributes string, cost int) (status int, body str
 	if at == nil {
 		return 0, ""
 	}
-	resp, err := http.Post(*at+"/v1/take", "application/json", strings.NewReader(fmt.Sprintf(`{"attributes":{%s},"cost":%d}`, attributes, cost)))
+	return u.takeAt(*at, attributes, cost)
+}
+
+func (u *rolling) takeAt(url, attributes string, cost int) (status int, body string) {
+	resp, err := http.Post(url+"/v1/take", "application/json", strings.NewReader(fmt.Sprintf(`{"attributes":{%s},"cost":%d}`, attributes, cost)))
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -165,6 +202,17 @@ func (u *rolling) load(r *rand.Rand, done chan struct{}) {
 				u.judge(status, body)
 			}
 		case 2:
+			if n := r.IntN(len(u.nodes) + len(u.sites)); n >= len(u.nodes) {
+				s := &u.sites[n-len(u.nodes)]
+				status, body := u.takeAt(s.http, `"shared":"x"`, 1)
+				if status == http.StatusOK {
+					s.lent.Add(1)
+					u.lent.Add(1)
+				} else {
+					u.judge(status, body)
+				}
+				continue
+			}
 			if status, body := u.take(i, `"shared":"x"`, 1); status == http.StatusOK {
 				u.lent.Add(1)
 			} else {
@@ -221,6 +269,7 @@ func (u *rolling) run(versions []string) (lent, left int64) {
 			u.begin(i, version)
 			u.known(fmt.Sprintf("%s, service %d", when, i))
 			u.lends(fmt.Sprintf("%s, service %d", when, i))
+			u.reaches(fmt.Sprintf("%s, service %d", when, i))
 		}
 		banned(when)
 		if used := u.commit(0, held, 7); used != 7 {
@@ -243,7 +292,13 @@ func (u *rolling) run(versions []string) (lent, left int64) {
 	// Take the rest of the leased bucket from all services until none has any.
 	lent = u.lent.Load()
 	for refused := 0; refused < 30; {
-		status, body := u.take(refused%3, `"shared":"x"`, 100)
+		var status int
+		var body string
+		if n := refused % (len(u.nodes) + len(u.sites)); n < len(u.nodes) {
+			status, body = u.take(n, `"shared":"x"`, 100)
+		} else {
+			status, body = u.takeAt(u.sites[n-len(u.nodes)].http, `"shared":"x"`, 100)
+		}
 		switch {
 		case status == http.StatusOK:
 			left, refused = left+100, 0
@@ -269,6 +324,21 @@ func (u *rolling) lends(when string) {
 		case <-late:
 			u.t.Fatalf("%s: nothing is lent within a minute, and the last refusal is %s", when, *u.last.Load())
 		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// reaches waits until another request is admitted by each site.
+func (u *rolling) reaches(when string) {
+	u.t.Helper()
+	for i := range u.sites {
+		before := u.sites[i].lent.Load()
+		for late := time.After(time.Minute); u.sites[i].lent.Load() == before; {
+			select {
+			case <-late:
+				u.t.Fatalf("%s: site %d is lent nothing within a minute", when, i)
+			case <-time.After(10 * time.Millisecond):
+			}
 		}
 	}
 }

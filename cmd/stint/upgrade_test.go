@@ -35,14 +35,30 @@ func buildPrevious(t *testing.T) (path string) {
 }
 
 // TestRollingUpgrade (./scripts/soak TestRollingUpgrade, which wants the history of the repository) is TestRollingRestart
-// with three services of the previous version, which are upgraded to this one and rolled back.
+// with three services of the previous version, which are upgraded to this one and rolled back, and with a site of each
+// version, which is a client of their leases.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
 	previous := buildPrevious(t)
 	for name, flags := range rollingStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			roll(t, name == "redis", flags(t), previous, built.get(t), previous)
+			roll(t, name == "redis", flags(t), []string{previous, built.get(t)}, previous, built.get(t), previous)
+		})
+	}
+}
+
+// TestRollingRestartOfParents is TestRollingRestart below which two sites lease all the time.
+func TestRollingRestartOfParents(t *testing.T) {
+	t.Parallel()
+	for name, flags := range rollingStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sites := []string{built.get(t), built.get(t)}
+			lent, left := roll(t, name == "redis", flags(t), sites, built.get(t), built.get(t))
+			if lent+left < rollingBurst*9/10 {
+				t.Errorf("of %d, %d were admitted by leases while services were replaced, and only %d after it", rollingBurst, lent, left)
+			}
 		})
 	}
 }
