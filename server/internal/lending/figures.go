@@ -4,7 +4,7 @@ package lending
 type Figures struct {
 	Streams, Instances, Resources int
 	Unlent                        int // buckets that are not full and of which nobody has a lease
-	Reports, Grants, Rounds       uint64
+	Reports, Grants               uint64
 	Asks                          uint64 // that were decided without a lease
 	Expired, Broken, Panics       uint64
 	StreamsRefused                uint64

@@ -52,7 +52,7 @@ func TestFiguresOverTime(t *testing.T) {
 			t.Errorf("20 s later %+v, before %+v", got, before)
 		}
 		f := s.figures.Load()
-		if f.Expired != 1 || f.Instances != 1 || f.Streams != 1 || f.Rounds == 0 || f.Broken != 0 {
+		if f.Expired != 1 || f.Instances != 1 || f.Streams != 1 || f.Grants == 0 || f.Broken != 0 {
 			t.Errorf("%+v", f)
 		}
 		for _, status := range []string{"unknown_limit", "not_leased", "bad_key"} {

@@ -38,7 +38,7 @@ func (s *shard) sample(now limit.Time) time.Duration {
 	})
 	st := c.Stats()
 	f := &Figures{
-		Instances: st.Instances, Resources: st.Resources, Reports: st.Reports, Grants: st.Grants, Rounds: st.Rounds,
+		Instances: st.Instances, Resources: st.Resources, Reports: st.Reports, Grants: st.Grants,
 		Asks: st.Asks, Unlent: st.Unlent,
 		Expired: st.Expired, Broken: st.Broken, Panics: s.loop.panics, Recovering: st.Recovering, Refused: map[string]uint64{},
 	}

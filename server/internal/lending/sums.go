@@ -31,7 +31,6 @@ func (s *Service) Figures() *Figures {
 		sum.Asks += f.Asks
 		sum.Reports += f.Reports
 		sum.Grants += f.Grants
-		sum.Rounds += f.Rounds
 		sum.Expired += f.Expired
 		sum.Broken += f.Broken
 		sum.Panics += f.Panics
@@ -146,7 +145,6 @@ type Standing struct {
 	Shards, Led int  // all, and those that this member coordinates
 	Known       bool // of each shard it is known which member coordinates
 	Terms       uint64
-	Epoch       uint64 // the highest of this member's terms
 
 	Replicas       int // the fewest of a shard that this member coordinates
 	ReplicaBuckets int // that this member knows of the others
@@ -156,7 +154,7 @@ type Standing struct {
 func (s *Service) Standing() (st Standing, ok bool) {
 	st = Standing{Shards: len(s.all), Known: true}
 	for _, one := range s.all {
-		terms, epoch, is := one.terms()
+		terms, _, is := one.terms()
 		if !is {
 			return Standing{}, false
 		}
@@ -171,7 +169,6 @@ func (s *Service) Standing() (st Standing, ok bool) {
 		}
 		st.Known = st.Known && known
 		st.Terms += terms
-		st.Epoch = max(st.Epoch, epoch)
 	}
 	return st, true
 }
