@@ -182,7 +182,7 @@ func (u *rolling) load(r *rand.Rand, done chan struct{}) {
 		select {
 		case <-done:
 			return
-		case <-time.After(time.Millisecond):
+		case <-time.After(4 * time.Millisecond):
 		}
 		i := r.IntN(len(u.nodes))
 		switch r.IntN(3) {
