@@ -143,6 +143,9 @@ func TestSlowCoordinator(t *testing.T) {
 // while it spends and while its lease runs out: nothing happens. A caller who passes a time
 // by the wall clock gets no token more.
 func TestClockStepped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestCoordinatorKilled has the same goroutines: nothing for the race detector")
+	}
 	t.Run("times of callers", func(t *testing.T) { synctest.Test(t, steppedCallers) })
 	// A bubble has no monotonic clock.
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {

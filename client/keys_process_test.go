@@ -129,7 +129,7 @@ func TestDrainedKeysStayDrained(t *testing.T) {
 		t.Run(fmt.Sprintf("killed-leads=%v", leads), func(t *testing.T) {
 			t.Parallel()
 			const burst = 3
-			keys := min(*manyKeys, 3000)
+			keys := min(*manyKeys/4, 3000)
 			n := newNodes(t, fmt.Sprintf("limits: [{name: per-user, key: [user], rate: 1/hour, burst: %d, sharing: leased, on_store_failure: reject}, {name: other, key: [other], rate: 1000/s, burst: 10, sharing: leased, on_store_failure: reject}]\n", burst))
 			n.start()
 			leader := n.leader(nil)

@@ -248,6 +248,9 @@ func TestKeysOfASemaphore(t *testing.T) {
 // TestPermitsOutlastIdle: however long a permit is held and nobody asks for its key, all instances together never have
 // more of one key in flight than there are, and what comes back is free again.
 func TestPermitsOutlastIdle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestRunSweepsKeys has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 2) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 9))

@@ -15,6 +15,9 @@ import (
 // holds nothing yet. Its part comes when the coordinator knows of it, so that it is not
 // too late for any deadline that leaves the time for that.
 func TestWaitWhereNothingIsLent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestMessagesLost has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

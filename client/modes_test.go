@@ -96,6 +96,9 @@ func TestOptimisticStart(t *testing.T) {
 }
 
 func TestAdjust(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestMessagesLost has the same goroutines: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t, link20)
 		h.terms["m"] = rateOf(100, 10)

@@ -126,6 +126,9 @@ func TestCoordinatorKilled(t *testing.T) {
 // TestCoordinatorPaused: the service stands still for longer than leases last. Nobody
 // spends after the end of its lease, and everybody goes on when it does.
 func TestCoordinatorPaused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestCoordinatorKilled has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	s := serve(t, t.TempDir())
 	begin := time.Now()
@@ -160,6 +163,9 @@ func TestCoordinatorPaused(t *testing.T) {
 // TestInstancePaused: an instance stands still for longer than its lease. The other one has
 // all of the limit then; and it spends nothing when it goes on, before it has a new lease.
 func TestInstancePaused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestCoordinatorKilled has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	s := serve(t, t.TempDir())
 	begin := time.Now()
@@ -190,6 +196,9 @@ func TestInstancePaused(t *testing.T) {
 // TestInstanceCrashed: an instance is killed. The other one has its part when its lease has
 // ended.
 func TestInstanceCrashed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestCoordinatorKilled has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()
 	s := serve(t, t.TempDir())
 	begin := time.Now()

@@ -3,7 +3,6 @@ package limit_test
 import (
 	"archive/zip"
 	"flag"
-	"fmt"
 	"math"
 	"os/exec"
 	"path/filepath"
@@ -152,7 +151,8 @@ func TestCalendarOfAllZones(t *testing.T) {
 }
 
 type oracle struct {
-	latest time.Time // the latest date shown, as a midnight of UTC
+	latest time.Time             // the latest date shown, as a midnight of UTC
+	names  map[time.Duration]int // of the windows that latest is in, by their periods
 	spans  []*spanOracle
 }
 
@@ -160,7 +160,7 @@ type spanOracle struct {
 	period     time.Duration
 	counter    limit.FixedCounter
 	state      limit.FixedState
-	name       string // of the window in which the clock is
+	name       int // of the window in which the clock is
 	start, end limit.Time
 	count      int64
 	known      bool
@@ -178,21 +178,12 @@ func (o *oracle) step(t *testing.T, at time.Time) {
 	y, m, d := at.Date()
 	if shown := time.Date(y, m, d, 0, 0, 0, 0, time.UTC); shown.After(o.latest) {
 		o.latest = shown
+		iso, number := shown.ISOWeek()
+		o.names = map[time.Duration]int{day: y*10000 + int(m)*100 + d, week: iso*100 + number, month: y*100 + int(m), year: y}
 	}
+	now := limit.At(at)
 	for _, s := range o.spans {
-		name := ""
-		iso, number := o.latest.ISOWeek()
-		switch s.period {
-		case day:
-			name = o.latest.Format(time.DateOnly)
-		case week:
-			name = fmt.Sprint(iso, " ", number)
-		case month:
-			name = o.latest.Format("2006-01")
-		case year:
-			name = o.latest.Format("2006")
-		}
-		now := limit.At(at)
+		name := o.names[s.period]
 		start, end := s.counter.Window(now)
 		if now < start || now >= end {
 			t.Fatalf("%v is not in its window of %v", at, s.period)
@@ -208,7 +199,7 @@ func (o *oracle) step(t *testing.T, at time.Time) {
 				t.Fatalf("%v: an hour begins at %v", at, first)
 			}
 		} else if begun != (name != s.name) {
-			t.Fatalf("%v: %v window %s, before %s, begun %v", at, s.period, name, s.name, begun)
+			t.Fatalf("%v: %v window %d, before %d, begun %v", at, s.period, name, s.name, begun)
 		}
 		if begun {
 			s.count = 0

@@ -137,8 +137,8 @@ func TestEvents(t *testing.T) {
 	const customers = 20
 	for i := range customers {
 		all.Go(func() {
-			for n := range 200 {
-				servers[n%2].post("/v1/take", fmt.Sprintf(`{"attributes":{"customer":"c%d"}}`, i))
+			for n := range 40 {
+				servers[n%2].post("/v1/take", fmt.Sprintf(`{"attributes":{"customer":"c%d"},"cost":5}`, i))
 			}
 		})
 	}

@@ -263,7 +263,7 @@ func TestLeasedAndExactLimitTogether(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	http.DefaultClient.CloseIdleConnections() // a stop waits for those that were never used
+	plain.CloseIdleConnections() // a stop waits for those that were never used
 	sum := int64(0)
 	for u := range admitted {
 		if n := admitted[u].Load(); n > 10 {

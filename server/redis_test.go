@@ -46,15 +46,12 @@ func startRedis(t *testing.T, r *redistest.Server, yaml string, adjust ...func(*
 // await asks until ok says yes.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	late := time.After(time.Minute)
-	often := time.NewTicker(10 * time.Millisecond)
-	defer often.Stop()
-	for !ok() {
-		select {
-		case <-often.C:
-		case <-late:
+	begun := time.Now()
+	for pause := 5 * time.Millisecond; !ok(); pause = min(pause+pause/4, 100*time.Millisecond) {
+		if time.Since(begun) > time.Minute {
 			t.Fatalf("in vain: %s", what)
 		}
+		<-time.After(pause)
 	}
 }
 

@@ -39,8 +39,8 @@ func (s *service) spender(counted *atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = c.Run(ctx) })
-	every := func(f func() bool) {
-		tick := time.NewTicker(2 * time.Millisecond)
+	every := func(pause time.Duration, f func() bool) {
+		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			if f() {
@@ -49,8 +49,10 @@ func (s *service) spender(counted *atomic.Int64) (stop func()) {
 			<-tick.C
 		}
 	}
-	running.Go(func() { every(l.Allow) })
-	running.Go(func() { every(func() bool { return s.post("/v1/take", kind("shared")).status == 200 }) })
+	running.Go(func() { every(2*time.Millisecond, l.Allow) })
+	running.Go(func() {
+		every(10*time.Millisecond, func() bool { return s.post("/v1/take", kind("shared")).status == 200 })
+	})
 	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
 	s.t.Cleanup(stop)
 	return stop

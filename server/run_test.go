@@ -173,6 +173,9 @@ func TestReload(t *testing.T) {
 // TestReloadsNeverGoBack checks that the configuration in force after Reload returns stays the latest that was written,
 // while the watcher of the file reads it as well.
 func TestReloadsNeverGoBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestReload has the same goroutines: nothing for the race detector")
+	}
 	t.Parallel()             // it waits for most of its time
 	var long strings.Builder // limits that take time to read
 	for i := range 200 {

@@ -27,7 +27,7 @@ func TestSharing(t *testing.T) {
 		late := time.After(20 * time.Second)
 		for {
 			for range 10 {
-				s.post("/v1/take", `{"attributes":{"kind":"`+kind+`","user":"u"}}`)
+				s.asks(kind)
 			}
 			a := s.do(http.MethodGet, s.admin+"/v1/leases?limit="+name, "")
 			missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(a.body, part) })
@@ -51,7 +51,7 @@ func TestSharing(t *testing.T) {
 		case <-late:
 			t.Fatalf("metrics: %s", metrics)
 		default:
-			s.post("/v1/take", `{"attributes":{"kind":"loud","user":"u"}}`)
+			s.asks("loud")
 			metrics = s.do(http.MethodGet, s.admin+"/metrics", "").body
 		}
 	}
@@ -60,6 +60,14 @@ func TestSharing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.ask("loud", 100, 10, "suppressed")
+}
+
+// asks takes one of a kind, and waits: about 250 a second are asked for, which is more than each limit admits.
+func (s *service) asks(kind string) answer {
+	s.t.Helper()
+	a := s.post("/v1/take", `{"attributes":{"kind":"`+kind+`","user":"u"}}`)
+	<-time.After(3 * time.Millisecond)
+	return a
 }
 
 // outcome is what became of requests that came one after the other.
@@ -77,13 +85,13 @@ func (s *service) once(kind string, rate, burst float64) (o outcome) {
 	o.reasons = map[string]int{}
 	settled := time.Now().Add(time.Second)
 	for time.Now().Before(settled) {
-		s.post("/v1/take", `{"attributes":{"kind":"`+kind+`","user":"u"}}`)
+		s.asks(kind)
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
 	defer cancel()
 	stood, begin := standstills(ctx), time.Now()
 	for ; ctx.Err() == nil; o.asked++ {
-		a := s.post("/v1/take", `{"attributes":{"kind":"`+kind+`","user":"u"}}`)
+		a := s.asks(kind)
 		switch {
 		case a.status == 200:
 			o.admitted++

@@ -88,6 +88,7 @@ func start(t *testing.T, yaml string, adjust ...func(*server.Options)) *service 
 	}
 	s.rls = pb.NewRateLimitServiceClient(s.conn)
 	t.Cleanup(func() {
+		plain.CloseIdleConnections() // a stop waits for those that were never used
 		if err := s.conn.Close(); err != nil {
 			t.Error(err)
 		}
@@ -112,6 +113,9 @@ type answer struct {
 	body   string
 }
 
+// plain asks without compression, which costs more than the answers, and keeps the connections of all goroutines.
+var plain = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 100}}
+
 func (s *service) do(method, url, body string, header ...string) answer {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
@@ -125,7 +129,7 @@ func (s *service) do(method, url, body string, header ...string) answer {
 		}
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := plain.Do(req)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 )
 
@@ -47,11 +48,9 @@ func TestBusyUsesTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := systems[0].(*Ours)
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	draw := rand.New(rand.NewPCG(seed, 0))
 	least, refused := 1.0, int64(0)
-	for range 200 {
+	for seed := range seeding.Draw(t, 50) {
+		draw := rand.New(rand.NewPCG(seed, 0))
 		d := randomDemands(draw)
 		s := Scenario{
 			Name: "busy", Limit: d.limit, Instances: len(d.wants), Duration: 20 * time.Second, Seed: draw.Uint64() >> 1, Network: Network{Delay: 5 * time.Millisecond},
@@ -61,7 +60,7 @@ func TestBusyUsesTheLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		about := fmt.Sprintf("limit %v, burst %d, wants %.4v", d.limit.PerSecond(), d.limit.Burst, d.wants)
+		about := fmt.Sprintf("seed %d, limit %v, burst %d, wants %.4v", seed, d.limit.PerSecond(), d.limit.Burst, d.wants)
 		if r.Over > 0 {
 			t.Errorf("%s: %v over", about, r.Over)
 		}

@@ -84,15 +84,18 @@ func TestSimulatePage(t *testing.T) {
 }
 
 // shortened returns the first seconds of a scenario, or less than that of one with very
-// many requests. Those of a large fleet that are left out take the load with them.
+// many requests or instances. Those of a large fleet that are left out take the load with them.
 func shortened(s Scenario) Scenario {
-	const requests = 30_000
+	const requests, instances = 30_000, 20 // instances for all of three seconds
 	rate := 0.0
 	for _, l := range s.Loads {
 		rate += l.Demand[0].Rate / float64(max(l.Cost, 1))
 	}
 	s.Duration = min(s.Duration, 3*time.Second, time.Duration(requests/max(rate, 1)*float64(time.Second)))
 	s.Measure.From, s.Measure.Step = 0, 0
+	if s.Instances > instances {
+		s.Duration = min(s.Duration, max(3*time.Second*instances/time.Duration(s.Instances), 500*ms))
+	}
 	if s.Instances > 100 {
 		s.Instances = 100
 		s.Loads = slices.Clone(s.Loads)

@@ -115,6 +115,9 @@ func throttled(ctx context.Context, th *throttle.Throttle) func(int) (context.Co
 // next to a limit of requests per second that was right for the mix before the dear route came.
 // In it nobody says what a request costs: it is measured by the clock of the process alone.
 func TestMixedRoutes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestStormInRealTime has the same goroutines: nothing for the race detector")
+	}
 	const share = 1.0 // half of two cores
 	var idle, held, byRate served
 	synctest.Test(t, func(t *testing.T) {

@@ -128,6 +128,9 @@ var storms = []throttle.Options{
 // Requests that start, are refused, evicted, have waited too long, would be late, or whose callers
 // leave: each is answered once, with its reason. In virtual time all of them occur.
 func TestStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestStormInRealTime has the same goroutines: nothing for the race detector")
+	}
 	for i, o := range storms {
 		var started, refused, evicted, timedOut, late, left int64
 		for seed := range seeding.Draw(t, 5) {

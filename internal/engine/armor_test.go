@@ -182,6 +182,9 @@ func TestArmorBanTimeline(t *testing.T) {
 // Two servers, in two regions, share one count by one Redis: exactly 2,000 are admitted, and a ban holds for
 // both.
 func TestArmorCountsOnceForAllRegions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	addr := redistest.Start(t).Addr()
 	open := func(policy string) [2]*engine.Engine {
 		var both [2]*engine.Engine
@@ -349,6 +352,9 @@ func drawArmor(rng *rand.Rand) (string, *armorModel) {
 
 // Policies drawn at random decide as the model does, request by request.
 func TestArmorAgainstAModel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 300) {
 		rng := rand.New(rand.NewPCG(seed, 26))
 		synctest.Test(t, func(t *testing.T) {

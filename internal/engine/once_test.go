@@ -47,6 +47,9 @@ func drawLimits(r *rand.Rand) string {
 // charged once, whatever limits they meet: an engine that gets each once is the oracle. A refused request is decided
 // anew, and is sent again only where refused requests are charged by its own wish.
 func TestChargedOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	repeats := 0
 	for seed := range seeding.Draw(t, 60) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -258,6 +261,9 @@ func TestKeyIsForgotten(t *testing.T) {
 // A store without room for further keys answers with an error: it neither charges a request that may come again, nor
 // takes one that it does not know for a repetition. Requests that it remembers are repeated as before.
 func TestNoRoomForKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	st := memory.New(memory.Options{MaxBytes: memory.MinMaxBytes, Now: func() limit.Time { return 1e18 }})
 	e, err := engine.New(st, parse(t, "limits: [{name: day, rate: 1000000/day, burst: 1000000}]"), engine.Options{})
 	if err != nil {

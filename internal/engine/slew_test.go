@@ -19,6 +19,9 @@ import (
 // rises by as much as the bound allows; arrivals are random in virtual time. The table is in
 // evidence.yaml: go test ./internal/engine -run TestSlew -v
 func TestSlew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const rate, start, rise = 3000, 150, 150
 	for _, c := range []struct {
 		name, limit string

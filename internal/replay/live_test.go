@@ -115,6 +115,9 @@ func dash(s string) string {
 // The replay of the log that a server wrote decides each request as the server did: drawn requests over
 // HTTP, limits of every algorithm, in three formats.
 func TestReplayEqualsLiveDecisions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	nginx := strings.NewReplacer(`"`, `\x22`, `\`, `\x5C`)
 	for name, c := range map[string]struct {
 		format string

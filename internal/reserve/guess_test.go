@@ -205,6 +205,9 @@ func TestLiar(t *testing.T) {
 // Whatever is reserved by estimates, committed, released, left and cut off in between, what counts at the end is what
 // was committed, and nothing is remembered as open.
 func TestLearnConserves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 20) {
 		l := newLearning(t, "limits: [{name: tokens, algorithm: fixed_window, rate: 60000/year}]")
 		ctx := context.Background()

@@ -173,6 +173,9 @@ func TestClockPutBack(t *testing.T) {
 
 // Reservations do not save up bursts: whatever is reserved and released, a bucket admits at most two at once.
 func TestBucketsDoNotSaveUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, step := range []time.Duration{time.Second, 300 * time.Millisecond, 10 * time.Millisecond} {
 		w := newWorld(t, "{name: second, key: [tenant], rate: 100/s, burst: 100, algorithm: token_bucket}")
 		var all []reserve.Reservation

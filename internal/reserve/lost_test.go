@@ -34,6 +34,9 @@ func (u *unheard) Swap(ctx context.Context, table, key string, old, value []byte
 // TestLostAnswers: whoever hangs up, and whatever answer of the records is lost, what counts in the end is what was
 // committed, and nothing of reservations that were released, or whose caller never got an ID.
 func TestLostAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 30) {
 		w := newWorld(t, "{name: hour, key: [tenant], rate: 1000000/hour, algorithm: fixed_window}")
 		kept := &unheard{records.New(w.now, 0), rand.New(rand.NewPCG(seed, 1)), 0.2}

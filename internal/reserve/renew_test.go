@@ -164,6 +164,9 @@ func (r *one) expire(now int64) {
 // whatever the clock does: what counts is the actual cost of those committed, what those that have ended were said to
 // have used (or what they held, where that stays charged), and what open ones hold.
 func TestRenewHistories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 40) {
 		rnd := rand.New(rand.NewPCG(41, seed))
 		w := newWorld(t, "{name: tokens, key: [tenant], algorithm: fixed_window, rate: 1000000/hour}")

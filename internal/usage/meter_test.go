@@ -140,7 +140,7 @@ func TestExactlyOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
-	for seed := range seeding.Draw(t, 20) {
+	for seed := range seeding.Draw(t, 5) {
 		rnd := rand.New(rand.NewPCG(seed, 8))
 		now := limit.At(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
 		clock := func() limit.Time { return now }

@@ -376,6 +376,9 @@ func TestBlip(t *testing.T) {
 
 // TestBounds: so many messages wait, and so long.
 func TestBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestDown has the same goroutines: nothing for the race detector")
+	}
 	run(t, func(t *testing.T, w *rig) {
 		w.set(true, nil)
 		for i := range webhook.MaxWaiting / 2 {

@@ -138,7 +138,7 @@ func TestNothingIsLeft(t *testing.T) {
 	for seed := range seeding.Draw(t, 3) {
 		s := drawn(seed, 40*time.Second)
 		for i := range s.Loads {
-			s.Loads[i].Rate = append(s.Loads[i].Rate[:1:1], RateStep{At: ms, Rate: 4 * s.Loads[i].Rate[0].Rate}, RateStep{At: time.Second})
+			s.Loads[i].Rate = append(s.Loads[i].Rate[:1:1], RateStep{At: ms, Rate: 4 * s.Loads[i].Rate[0].Rate}, RateStep{At: 600 * ms}) // longer than any time-out
 		}
 		for _, system := range all(t) {
 			e := newEnv(&s, system)

@@ -207,6 +207,9 @@ func (h *history) has() (has model) {
 // disk is full, fails now and then, tears and reorders what was not synced, and forgets names; and whether the file was
 // being written anew or not.
 func TestCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine; TestBoundHolds has the others: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 15))
 		h := &history{T: t, r: r, disk: newSimDisk(r), may: []model{{}}}

@@ -21,7 +21,7 @@ import (
 	"github.com/stint-io/stint/store"
 )
 
-// A process that counts at full speed is killed at a random moment, again and again on the same file. What
+// A process that counts with pauses of a millisecond is killed at a random moment, again and again on the same file. What
 // it has acknowledged stands in memory that is shared with the test, which looks every few milliseconds:
 // after each kill the file can be opened, has nothing that was not taken, and lacks the counts of no longer
 // than the bound: of two Takes that it lacks, none was called later than the bound after the other was acknowledged.
@@ -32,10 +32,10 @@ import (
 //
 //	STINT_KILLS=1000 go test ./store/durable -run TestKill -timeout 60m -v
 func TestKill(t *testing.T) {
-	kills := 15
 	if testing.Short() {
-		kills = 3
+		t.Skip("in processes of their own: nothing for the race detector")
 	}
+	kills := 10
 	if n, err := strconv.Atoi(os.Getenv("STINT_KILLS")); err == nil && n > 0 {
 		kills = n
 	}
@@ -116,7 +116,10 @@ func TestVictim(t *testing.T) {
 	for g := range killWorkers {
 		go func() {
 			r := rand.New(rand.NewPCG(uint64(g), uint64(os.Getpid())))
-			for {
+			for n := 1; ; n++ {
+				if n%20 == 0 {
+					<-time.After(time.Millisecond)
+				}
 				k := r.IntN(killKeys)
 				l.attempted[k].Add(1)
 				called := time.Now().UnixNano()

@@ -16,6 +16,9 @@ import (
 // Windows of the calendar are those of package limit, months and years included, on a clock that leaps
 // over changes of offset and between windows of different lengths, also behind changes of the zone.
 func TestCalendar(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	rnd := seeding.Rand(t)
 	var clock atomic.Int64

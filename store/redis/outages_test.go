@@ -215,7 +215,11 @@ func TestFoundAgain(t *testing.T) {
 //	STINT_HISTORIES=20000 go test ./store/redis -run 'TestOutages$' -timeout 2h
 func TestOutages(t *testing.T) {
 	first := environment(t, "STINT_SEED", 1+rand.IntN(1e9))
-	for i := range environment(t, "STINT_HISTORIES", 25) {
+	histories := 25
+	if testing.Short() {
+		histories = 5 // which have all goroutines that the race detector watches
+	}
+	for i := range environment(t, "STINT_HISTORIES", histories) {
 		outages(t, uint64(first)+uint64(i))
 	}
 }

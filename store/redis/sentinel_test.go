@@ -51,7 +51,7 @@ func testSentinel(t *testing.T, group *redistest.Group, leave, comeBack func()) 
 		addrs = append(addrs, s.Addr())
 	}
 	s := connected(t, Options{Topology: Sentinel, Addrs: addrs, Master: redistest.MasterName, Timeout: unhurried, Logger: lines.logger()}, nil)
-	const workers = 32
+	const workers = 8
 	c := bind(t, s, "l", still(1<<40))
 	var admitted [workers]atomic.Int64
 	l := startLoad(t, workers, 2*time.Millisecond, func(worker int) (store.Charge, bool, error) {

@@ -18,6 +18,9 @@ import (
 
 // Two processes on one Redis answer as one table in memory, whatever tenants ask, with weights and guarantees that change.
 func TestSharesAreThoseOfMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after another: nothing for the race detector")
+	}
 	server := redistest.Start(t)
 	var clock atomic.Int64
 	clock.Store(1.8e18)

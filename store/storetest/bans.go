@@ -47,7 +47,7 @@ func (b *banned) attempt(now limit.Time, cost int64) (allowed bool, why limit.Re
 // bans takes from a limit and the counter of attempts behind its ban together, as the engine
 // does, at random times.
 func bans(h *harness) {
-	for seed := range uint64(histories()) {
+	for seed := range seeds(h, h.Options) {
 		r := rand.New(rand.NewPCG(seed, 77))
 		b := banned{most: 1 + r.Int64N(6), period: time.Duration(1+r.IntN(20)) * time.Second, ban: time.Duration(1+r.IntN(60)) * time.Second, quota: 5 + r.Int64N(60)}
 		name := fmt.Sprint(seed)
@@ -103,7 +103,7 @@ func countedWaits(h *harness) {
 				return h.take(charges...), charges[0].Verdict
 			}
 			refused := 0
-			for range 300 {
+			for range 120 {
 				cost := 1 + r.Int64N(3)
 				ok, v := take(cost)
 				if ok {

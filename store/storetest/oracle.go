@@ -101,10 +101,10 @@ func bucketOf[S any](of func(*store.Charge) arithmetic[S]) *bucket {
 
 // history draws random Takes on a few keys of one limit and compares every
 // verdict with the oracle's.
-func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
+func history(t *testing.T, open Open, o Options, p limit.Policy) {
 	h := start(t, open, o)
-	for i := range n {
-		r := random{rand.New(rand.NewPCG(uint64(i), 1))}
+	for i := range seeds(t, o) {
+		r := random{rand.New(rand.NewPCG(i, 1))}
 		c := h.bind(fmt.Sprintf("history-%d", i), p)
 		keys := [3]*bucket{newBucket(p), newBucket(p), newBucket(p)}
 		for step := range steps {
@@ -140,14 +140,14 @@ func history(t *testing.T, open Open, o Options, p limit.Policy, n, steps int) {
 // severalHistories draws random Takes over several limits at once. The invariants:
 // a request is admitted exactly when each limit alone would admit it; one that is
 // refused charges nothing, except where refusals count.
-func severalHistories(t *testing.T, open Open, o Options, n, steps int) {
+func severalHistories(t *testing.T, open Open, o Options) {
 	all := make([]limit.Policy, 0, len(policies()))
 	for _, name := range []string{"token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter_up", "token_bucket_unpacked", "fixed_window_refused", "sliding_log_refused", "token_bucket_refused"} {
 		all = append(all, policies()[name])
 	}
 	h := start(t, open, o)
-	for i := range n {
-		r := random{rand.New(rand.NewPCG(uint64(i), 2))}
+	for i := range seeds(t, o) {
+		r := random{rand.New(rand.NewPCG(i, 2))}
 		type limitUnderTest struct {
 			counters store.Counters
 			keys     [2]*bucket

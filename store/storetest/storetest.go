@@ -14,6 +14,7 @@ package storetest
 
 import (
 	"context"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -69,21 +70,38 @@ func Run(t *testing.T, open Open, o Options) {
 		if p.Algorithm == limit.RisingWindow {
 			p.Start = 2 // so that a new key has less than its rate
 		}
-		t.Run("history/"+name, func(t *testing.T) { history(t, open, o, p, histories(), steps) })
+		t.Run("history/"+name, func(t *testing.T) { history(t, open, o, p) })
 	}
-	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, o, histories(), steps) })
+	t.Run("history/several", func(t *testing.T) { severalHistories(t, open, o) })
 }
 
 // steps is how many Takes one random history has.
 const steps = 60
 
-// histories is how many random histories each algorithm gets: 40, or what the
-// environment variable STINT_HISTORIES says.
-func histories() int {
-	if n, err := strconv.Atoi(os.Getenv("STINT_HISTORIES")); err == nil && n > 0 {
-		return n
+// seeds yields the seeds of the random histories that each algorithm gets: 40, or 20 of a shared store, which is asked
+// over a network, or as many as the environment variable STINT_HISTORIES says. They are others in each run; STINT_SEED
+// sets them.
+func seeds(t testing.TB, o Options) iter.Seq[uint64] {
+	n, first := uint64(40), rand.Uint64N(1e9)
+	if o.Shared {
+		n = 20
 	}
-	return 40
+	for name, value := range map[string]*uint64{"STINT_HISTORIES": &n, "STINT_SEED": &first} {
+		if text, ok := os.LookupEnv(name); ok {
+			var err error
+			if *value, err = strconv.ParseUint(text, 10, 64); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	t.Logf("STINT_SEED=%d", first)
+	return func(yield func(uint64) bool) {
+		for i := range n {
+			if !yield(first + i) {
+				return
+			}
+		}
+	}
 }
 
 // harness is one store under test, with a clock that the test moves.

@@ -47,7 +47,7 @@ func (c rescue) String() string {
 // none has less than before. So at no time for 100 ms. In strict mode everything admitted
 // fits one bucket all the time; else what is admitted is no more than the modes say.
 func TestRecovery(t *testing.T) {
-	sizes := []int{3, 40}
+	sizes := []int{3, 12}
 	downs := []time.Duration{300 * time.Millisecond, time.Second, 4 * time.Second, 11 * time.Second}
 	lulls := []time.Duration{100 * time.Millisecond, time.Second}
 	if *wholeRecovery {

@@ -29,7 +29,7 @@ import (
 func TestChaos(t *testing.T) {
 	schedules := 12
 	if testing.Short() {
-		schedules = 3 // with the race detector each takes two seconds
+		schedules = 1 // with the race detector each takes two seconds
 	}
 	for seed := range seeding.Draw(t, schedules) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -265,7 +265,7 @@ func TestStalledReader(t *testing.T) {
 		var sending sync.WaitGroup
 		ended := make(chan struct{})
 		sending.Go(func() {
-			again := time.NewTicker(20 * time.Millisecond)
+			again := time.NewTicker(250 * time.Millisecond)
 			defer again.Stop()
 			for {
 				slow.report(demands...)

@@ -102,6 +102,7 @@ func TestWhatWaitsForReplicas(t *testing.T) {
 // buckets all the time. Other hosts do not wait, and one that has done well begins anew.
 func TestHostsThatAreLostAgainAndAgain(t *testing.T) {
 	l, now := newReplicaSet(1, 1), limit.Time(time.Second)
+	next, well := newReplicaStream(0, "slow"), newReplicaStream(0, "well")
 	id, waited, held := uint64(0), time.Duration(0), time.Duration(0)
 	lose := func() {
 		id++
@@ -110,16 +111,15 @@ func TestHostsThatAreLostAgainAndAgain(t *testing.T) {
 		l.confirm(now, st, l.number)
 		l.tell(now, []coordinator.Level{level(1, 1)}, l.number+1)
 		for dropped := false; !dropped; {
-			var next limit.Time
-			_, next = l.sweep(now)
-			held += time.Duration(next - now)
-			now = next
+			_, at := l.sweep(now)
+			held += time.Duration(at - now)
+			now = at
 			dropped, _ = l.sweep(now)
 		}
-		if !l.may(now, newReplicaStream(0, "well")) {
+		if !l.may(now, well) {
 			t.Error("another host waits")
 		}
-		for ; !l.may(now, newReplicaStream(0, "slow")); now = now.Add(10 * time.Millisecond) {
+		for ; !l.may(now, next); now = now.Add(10 * time.Millisecond) {
 			waited += 10 * time.Millisecond
 		}
 	}

@@ -74,6 +74,9 @@ func (r *restarts) take(user string, n int) (got int) {
 // has more than its bucket and the rate since the beginning, whether it was used before or not; and one that saw no kill
 // has all of that.
 func TestRestartsNeverRefill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestChaos has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 12) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 15))

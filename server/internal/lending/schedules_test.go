@@ -21,7 +21,7 @@ import (
 func TestTownSchedules(t *testing.T) {
 	schedules, played := 24, 0
 	if testing.Short() {
-		schedules = 3
+		schedules = 1
 	}
 	poor, scarce := 0, 0
 	for seed := range seeding.Draw(t, schedules) {

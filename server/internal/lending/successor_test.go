@@ -223,6 +223,9 @@ func TestKillLosesNoBucket(t *testing.T) {
 // TestLapseLosesNoBucket: when no member has reached the register until the term was over, the next leader knows the
 // buckets: a new key has all of its 30 a day, and one that was used what is left of it.
 func TestLapseLosesNoBucket(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestKillLosesNoBucket has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 4) {
 		inTown(t, func(w *town) {
 			r := rand.New(rand.NewPCG(seed, 75))
@@ -272,6 +275,9 @@ func TestLapseLosesNoBucket(t *testing.T) {
 // found them, though nobody has a replica: full, or as the last one left them that resigned. Where something is taken at that
 // moment, no bucket has more.
 func TestLapsesBeforeAnythingIsLent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestKillLosesNoBucket has the same goroutines: nothing for the race detector")
+	}
 	for seed := range seeding.Draw(t, 24) {
 		inTown(t, func(w *town) {
 			r := rand.New(rand.NewPCG(seed, 76))

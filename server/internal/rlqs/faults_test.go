@@ -64,6 +64,9 @@ func TestBound(t *testing.T) {
 // TestAssignmentOnItsWay: a stream that ends while an assignment is on its way leaves its Envoy with the one before, which
 // the session counts as in use for as long.
 func TestAssignmentOnItsWay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	losses := 0
 	for seed := range seeding.Draw(t, 4) {
 		rate := int64(20) << (seed % 6)
@@ -103,6 +106,9 @@ func (w *world) drawRate() float64 {
 // TestSilentStream: an Envoy that is cut off while neither side knows spends what it has until its time
 // to live is over, and what it had more than it was told to keep is the excess.
 func TestSilentStream(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	worst := 0.0
 	n := runs(t, 3)
 	for seed := range seeding.Draw(t, n) {

@@ -150,6 +150,9 @@ func TestRiseOfOne(t *testing.T) {
 // ten seconds, or loses its stream. Outside the fallback of Envoys no more is admitted than by one bucket, no Envoy that
 // runs refuses everything for more than two seconds, and a report after the return the limit is used again.
 func TestUseAfterFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	faults := []struct {
 		name string
 		do   func(w *world, e *envoy)

@@ -269,9 +269,10 @@ func (e *envoy) gap() time.Duration {
 	return time.Duration(e.w.rand.ExpFloat64() / e.rate * float64(time.Second))
 }
 
-func (e *envoy) request() {
+// request makes one, and says whether it is the first of its filter, which then has something to do.
+func (e *envoy) request() (first bool) {
 	w := e.w
-	first := !e.filter.Has(e.key)
+	first = !e.filter.Has(e.key)
 	if e.filter.Request(w.now, e.key, e.id) {
 		e.allowed++
 		w.admit()
@@ -282,6 +283,7 @@ func (e *envoy) request() {
 		e.due = e.filter.Next()
 	}
 	e.next = w.now + e.gap()
+	return first
 }
 
 // admit takes a token of the one bucket that would hold the limit.
@@ -295,26 +297,17 @@ func (w *world) admit() {
 func (w *world) run(d time.Duration) {
 	end := w.now + d
 	for {
-		at := end
-		if len(w.events) > 0 {
-			at = min(at, w.events[0].at)
+		at := w.next(end)
+		if w.requests(at) {
+			continue
 		}
-		if w.up {
-			at = min(at, time.Duration(w.coord.Next()))
+		if at > w.now+1 {
+			w.now = at - 1 // until then nothing changes but the time
+			w.covered()
 		}
-		for s := range w.sessions {
-			at = min(at, time.Duration(s.Next()))
-		}
-		for _, e := range w.envoys {
-			if !e.stopped {
-				at = min(at, e.next, e.due)
-			}
-		}
-		if at >= end {
-			w.now = end
+		if w.now = max(w.now, at); at >= end {
 			return
 		}
-		w.now = max(w.now, at)
 		for len(w.events) > 0 && w.events[0].at <= w.now {
 			h := w.events[0]
 			w.events = w.events[1:]
@@ -324,18 +317,60 @@ func (w *world) run(d time.Duration) {
 			w.coordinate(lease.Tick{})
 		}
 		w.advance()
+		w.covered()
 		for _, e := range w.envoys {
-			if e.stopped {
-				continue
-			}
-			e.covered()
-			if e.due <= w.now {
+			if !e.stopped && e.due <= w.now {
 				e.filter.Tick(w.now)
 				e.due = e.filter.Next()
 			}
-			for e.next <= w.now {
-				e.request()
+		}
+	}
+}
+
+// next returns when something happens that is no request, at the latest at end.
+func (w *world) next(end time.Duration) time.Duration {
+	at := end
+	if len(w.events) > 0 {
+		at = min(at, w.events[0].at)
+	}
+	if w.up {
+		at = min(at, time.Duration(w.coord.Next()))
+	}
+	for s := range w.sessions {
+		at = min(at, time.Duration(s.Next()))
+	}
+	for _, e := range w.envoys {
+		if !e.stopped {
+			at = min(at, e.due)
+		}
+	}
+	return at
+}
+
+// requests makes all requests before a time, in their order, until one has something else happen sooner.
+func (w *world) requests(before time.Duration) (sooner bool) {
+	for {
+		var first *envoy
+		for _, e := range w.envoys {
+			if !e.stopped && (first == nil || e.next < first.next) {
+				first = e
 			}
+		}
+		if first == nil || first.next >= before {
+			return false
+		}
+		w.now = max(w.now, first.next)
+		if first.request() {
+			return true
+		}
+	}
+}
+
+// covered holds the sessions to what the Envoys that run may use.
+func (w *world) covered() {
+	for _, e := range w.envoys {
+		if !e.stopped {
+			e.covered()
 		}
 	}
 }

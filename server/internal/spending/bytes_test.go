@@ -28,6 +28,9 @@ var (
 // TestBytesOfAKey: what a key takes that this server spends and coordinates as well, in its coordinator,
 // its own instance and their tables, while it is leased and when it has been idle.
 func TestBytesOfAKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestManyAtOnce has the same goroutines: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		set, err := rules.Parse("test", []byte("limits: [{name: a, key: [k], rate: 1000/s, burst: 1000, sharing: leased}]\n"))
 		if err != nil {
@@ -59,7 +62,7 @@ func TestBytesOfAKey(t *testing.T) {
 		each := func(what string, most float64) {
 			t.Helper()
 			n := (heap() - empty) / float64(*bytesKeys)
-			if t.Logf("%s: %.0f bytes for each of %d keys", what, n, *bytesKeys); n > most && !testing.Short() { // the race detector has memory of its own
+			if t.Logf("%s: %.0f bytes for each of %d keys", what, n, *bytesKeys); n > most {
 				t.Errorf("%s: %.0f bytes for each key, want at most %.0f", what, n, most)
 			}
 		}
@@ -97,6 +100,9 @@ func TestBytesOfAKey(t *testing.T) {
 
 // TestBytesOfAnAskedKey: what a key takes that comes once and is asked for, at the coordinator and here together.
 func TestBytesOfAnAskedKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestAsksGoTogether has the same goroutines: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		set, err := rules.Parse("test", []byte("limits: [{name: a, key: [k], rate: 10/day, burst: 10, sharing: leased}]\n"))
 		if err != nil {
@@ -142,7 +148,7 @@ func TestBytesOfAnAskedKey(t *testing.T) {
 		time.Sleep(time.Second) // beyond the timers of the questions, which are stopped and kept until then
 		n := (heap() - empty) / float64(*bytesKeys)
 		t.Logf("%.0f bytes for each of %d keys, of which %d have a lease", n, *bytesKeys, s.Keys())
-		if n > mostAsked && !testing.Short() {
+		if n > mostAsked {
 			t.Errorf("%.0f bytes for each key, want at most %d", n, mostAsked)
 		}
 		cancel()

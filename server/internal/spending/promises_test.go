@@ -24,7 +24,7 @@ func settle() { time.Sleep(time.Second) }
 // What is refunded can be used again, but for a part of a token, and a bucket gets no fuller
 // than full: the count of what is used and not refunded is the oracle.
 func TestRefundsAgainstCount(t *testing.T) {
-	for seed := range seeding.Draw(t, 20) {
+	for seed := range seeding.Draw(t, some(20, 2)) {
 		synctest.Test(t, func(t *testing.T) {
 			f, stop := open(t, spending.Options{}, "  - {name: a, key: [k], rate: 40/day, sharing: leased}\n")
 			defer stop()
@@ -62,6 +62,9 @@ func TestRefundsAgainstCount(t *testing.T) {
 // The verdict of each charge says how its bucket stands afterwards: less by what was taken,
 // and as before when another charge refused.
 func TestVerdictsSayHowItStands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestFleetOfReservations has the same goroutines: nothing for the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := open(t, spending.Options{}, `
   - {name: a, key: [k], rate: 10/day, sharing: leased}
@@ -368,6 +371,9 @@ func TestRefundOfNothing(t *testing.T) {
 
 // TestRefundOutlivesTheLease: tokens that were refunded to a lease are there after the lease was closed as idle.
 func TestRefundOutlivesTheLease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestFleetOfReservations has the same goroutines: nothing for the race detector")
+	}
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			f, stop := open(t, spending.Options{}, "  - {name: a, key: [k], rate: 10/day, sharing: leased}\n")

@@ -129,6 +129,9 @@ func (d *desk) left() (n int64) {
 // What is under comes back, also when nobody has asked for the limit meanwhile; what a renewal had charged above comes
 // back with a release, the debt first.
 func TestUnderComesBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestFleetOfReservations has the same goroutines: nothing for the race detector")
+	}
 	for _, text := range []string{
 		"  - {name: a, rate: 100/day, sharing: leased}\n",
 		"  - {name: a, key: [k], rate: 100/day, sharing: leased}\n",

@@ -145,13 +145,16 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{})
+	}, storetest.Options{Concurrent: testing.Short()}) // the race detector watches what several goroutines use
 }
 
 // Requests over leased limits and others are admitted when all of them admit, and
 // charge all or none. One instance has all of the limits to itself, so that plain
 // numbers are the oracle; a token takes an hour to come.
 func TestAllOrNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestFleetOfReservations has the same goroutines: nothing for the race detector")
+	}
 	early, steps := 0, 0
 	for seed := range seeding.Draw(t, some(20, 4)) {
 		pauses := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, 20 * time.Second}
