@@ -12,6 +12,7 @@ import (
 	"github.com/stint-io/stint/internal/lease"
 	"github.com/stint-io/stint/internal/lease/coordinator"
 	"github.com/stint-io/stint/internal/seeding"
+	"github.com/stint-io/stint/limit"
 )
 
 // TestLeaderIsKilled: all demand moves when the leader was killed. 95 % of the limit is admitted again
@@ -50,6 +51,39 @@ func TestRecordComesFirst(t *testing.T) {
 			w.live(5*time.Millisecond, all)
 		}
 		w.live(2*time.Second, all)
+	})
+}
+
+// TestRecordKeepsWhoReturns: an instance whose leases had ended, and which is lent something while the present record still has
+// it, is in the next record too.
+func TestRecordKeepsWhoReturns(t *testing.T) {
+	inTown(t, func(w *town) {
+		w.start("a")
+		one := w.resident(0)
+		one.demand = 20
+		w.live(2*time.Second, []*resident{one})
+		s, tried := w.leader().shard, 0
+		s.inLoop(w.t.Context(), func(limit.Time) {
+			p := s.membership
+			for m := range s.loop.members.all() {
+				for handle := range uint32(8) {
+					name := s.loop.coordinator.LimitOf(m.Member, handle)
+					if !p.published.Covers(m.Session, name) {
+						continue
+					}
+					tried++
+					p.holders.Remove(m.Session)
+					before := p.edition
+					grant := withheld{Grant: lease.Grant{Shares: []lease.Share{{Handle: handle, Lease: 1}}}}
+					if s.include(m, &grant); !p.holders.Covers(m.Session, name) || p.edition == before {
+						t.Errorf("%s is lent %s, and the next record does not have it", m.Instance, name)
+					}
+				}
+			}
+		})
+		if tried == 0 {
+			t.Error("no instance is in the record")
+		}
 	})
 }
 

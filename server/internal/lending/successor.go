@@ -155,14 +155,14 @@ func (s *shard) include(m *member, w *withheld) {
 			continue
 		}
 		name := s.loop.coordinator.LimitOf(m.Member, w.Shares[i].Handle)
-		if p.published.Covers(m.Session, name) {
-			continue
-		}
+		// An instance whose leases have ended is taken out of the next record, and the present one may still have it.
 		if !p.holders.Covers(m.Session, name) {
 			p.holders.Include(m.Session, name)
 			p.edition++
 		}
-		w.record = p.edition
+		if !p.published.Covers(m.Session, name) {
+			w.record = p.edition
+		}
 	}
 }
 
