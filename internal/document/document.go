@@ -50,7 +50,7 @@ type Document struct {
 	Faults *Faults  // those of this document and of others read with it
 
 	bounds Bounds
-	masked map[int]string // lines without passwords, by number
+	shown  map[int][]rune // lines as excerpts show them, by number
 }
 
 // Read reads the text of a file that is called name. What is wrong with it goes to
@@ -151,14 +151,19 @@ func (d *Document) Excerpt(f Fault) string {
 	if f.Line < 1 || f.Line > len(d.Lines) {
 		return ""
 	}
-	line, ok := d.masked[f.Line]
+	return excerpt(d.line(f.Line), f.Line, f.Column)
+}
+
+// line returns a line as excerpts show it.
+func (d *Document) line(number int) []rune {
+	line, ok := d.shown[number]
 	if !ok {
-		if line = masked(d.Lines[f.Line-1]); d.masked == nil {
-			d.masked = map[int]string{}
+		if line = shown(d.Lines[number-1]); d.shown == nil {
+			d.shown = map[int][]rune{}
 		}
-		d.masked[f.Line] = line
+		d.shown[number] = line
 	}
-	return excerpt(line, f.Line, f.Column)
+	return line
 }
 
 // Conceal has no excerpt show the rest of the line in which n begins, since it may have a password.
@@ -166,14 +171,10 @@ func (d *Document) Conceal(n *Node) {
 	if n.Line < 1 || n.Line > len(d.Lines) {
 		return
 	}
-	if d.masked == nil {
-		d.masked = map[int]string{}
+	line := d.line(n.Line)
+	for i := max(0, n.Column-1); i < len(line); i++ {
+		line[i] = '*'
 	}
-	runes := []rune(masked(d.Lines[n.Line-1]))
-	for i := max(0, n.Column-1); i < len(runes); i++ {
-		runes[i] = '*'
-	}
-	d.masked[n.Line] = string(runes)
 }
 
 // add records a fault of this document.

@@ -151,20 +151,25 @@ func masked(line string) string {
 	return b.String()
 }
 
-// excerpt returns the line with a caret below the column. A long line is cut
-// around it.
-func excerpt(line string, number, column int) string {
-	const width = 100
-	runes := []rune(strings.Map(func(r rune) rune {
+// shown returns the characters of a line as excerpts have them: no passwords, and blanks in place of control characters.
+func shown(line string) []rune {
+	runes := []rune(strings.TrimRight(masked(line), "\r"))
+	for i, r := range runes {
 		if r < ' ' || r == utf8.RuneError || r == 0x7f {
-			return ' '
+			runes[i] = ' '
 		}
-		return r
-	}, strings.TrimRight(line, "\r")))
+	}
+	return runes
+}
+
+// excerpt returns the characters of a line with a caret below the column. A long line is cut
+// around it, and only that part is copied: a line of thousands of limits may have a hundred faults.
+func excerpt(runes []rune, number, column int) string {
+	const width = 100
 	at := min(max(column-1, 0), len(runes))
 	if at > width-20 {
 		start := at - width/2
-		runes, at = append([]rune("..."), runes[start:]...), at-start+3
+		runes, at = append([]rune("..."), runes[start:min(start+width, len(runes))]...), at-start+3
 	}
 	if len(runes) > width {
 		runes = append(runes[:width:width], []rune("...")...)

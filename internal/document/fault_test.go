@@ -9,7 +9,7 @@ import (
 func TestExcerptsAreCutAroundThePlace(t *testing.T) {
 	line := strings.Repeat("a", 300) + "X" + strings.Repeat("b", 300)
 	for _, column := range []int{1, 50, 79, 80, 81, 82, 100, 301, 600, 601, 602, 10_000} {
-		text := excerpt(line, 7, column)
+		text := excerpt(shown(line), 7, column)
 		code, caret, ok := strings.Cut(text, "\n")
 		at := strings.IndexByte(caret, '^')
 		if !ok || at < 0 || len(code) > 120 {
@@ -19,7 +19,7 @@ func TestExcerptsAreCutAroundThePlace(t *testing.T) {
 			t.Errorf("column %d points at %q", column, code[at])
 		}
 	}
-	if got, want := excerpt("\té: \x7fx\r", 3, 2), "  3 |  é:  x\n    |  ^"; got != want {
+	if got, want := excerpt(shown("\té: \x7fx\r"), 3, 2), "  3 |  é:  x\n    |  ^"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
