@@ -34,6 +34,8 @@ type sender struct {
 	plain        *plain // in place of ours
 	probes       int
 	inCalm, herd int
+	// During the refusals.
+	accepted, wanted float64
 }
 
 // event is a request to be sent, or an answer to one.
@@ -45,12 +47,12 @@ type event struct {
 	attempt  Attempt
 }
 
-type events []event
+type events []*event
 
 func (e events) Len() int           { return len(e) }
 func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
 func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Push(x any)        { *e = append(*e, x.(*event)) }
 func (e *events) Pop() any {
 	last := len(*e) - 1
 	x := (*e)[last]
@@ -96,29 +98,30 @@ func (f *fleet) run(c Config) (s seen) {
 	start := limit.Time(1e18)
 	for _, cl := range f.clients {
 		f.load += cl.rate
-		heap.Push(&queue, event{at: start.Add(f.gap(cl)), client: cl})
+		heap.Push(&queue, &event{at: start.Add(f.gap(cl)), client: cl})
 	}
 	refuse, recover := start.Add(healthyFor), start.Add(healthyFor+refusingFor)
 	end := recover.Add(recoveredFor)
 	var lateAccepts, sent, wanted int
 	seconds := make([][2]int, int(recoveredFor/time.Second)) // wanted and sent
-	share := make(map[*sender][2]float64)
 	for {
-		e := heap.Pop(&queue).(event)
-		if e.at >= end {
+		e := queue[0]
+		now, cl := e.at, e.client
+		if now >= end {
 			break
 		}
-		cl := e.client
-		f.refusal = e.at >= refuse && e.at < recover
-		late := e.at >= recover-limit.Time(time.Minute) && e.at < recover
+		f.refusal = now >= refuse && now < recover
+		late := now >= recover-limit.Time(time.Minute) && now < recover
 		if e.answer {
+			heap.Pop(&queue)
 			cl.answered(e)
 			continue
 		}
-		heap.Push(&queue, event{at: e.at.Add(f.gap(cl)), client: cl})
-		a, ok := cl.send(e.at, f.r.Float64())
-		if e.at >= recover {
-			second := &seconds[int(time.Duration(e.at-recover)/time.Second)]
+		e.at = now.Add(f.gap(cl)) // the client's next request
+		heap.Fix(&queue, 0)
+		a, ok := cl.send(now, f.r.Float64())
+		if now >= recover {
+			second := &seconds[int(time.Duration(now-recover)/time.Second)]
 			second[0]++
 			wanted++
 			if ok {
@@ -126,14 +129,14 @@ func (f *fleet) run(c Config) (s seen) {
 				sent++
 			}
 		}
+		if f.refusal {
+			cl.wanted++
+		}
 		if !ok {
-			if f.refusal {
-				share[cl] = [2]float64{share[cl][0], share[cl][1] + 1}
-			}
 			continue
 		}
-		accepted := f.accepts(e.at)
-		if e.at < recover {
+		accepted := f.accepts(now)
+		if now < recover {
 			s.attempts++
 			if accepted {
 				s.bound += c.K
@@ -142,24 +145,20 @@ func (f *fleet) run(c Config) (s seen) {
 		if late && accepted {
 			lateAccepts++
 		}
-		if f.refusal {
-			was := share[cl]
-			if accepted {
-				was[0]++
-			}
-			share[cl] = [2]float64{was[0], was[1] + 1}
+		if f.refusal && accepted {
+			cl.accepted++
 		}
 		delay := time.Duration(float64(f.latency) * (0.5 + f.r.Float64()))
-		heap.Push(&queue, event{at: e.at.Add(delay), client: cl, answer: true, accepted: accepted, attempt: a})
+		heap.Push(&queue, &event{at: now.Add(delay), client: cl, answer: true, accepted: accepted, attempt: a})
 	}
 	s.sentAfter = float64(sent) / float64(wanted)
 	s.used = float64(lateAccepts) / (60 * f.load * (1 - f.refuses))
-	f.sum(&s, c, seconds, share)
+	f.sum(&s, c, seconds)
 	return s
 }
 
 // sum adds what is known at the end.
-func (f *fleet) sum(s *seen, c Config, seconds [][2]int, share map[*sender][2]float64) {
+func (f *fleet) sum(s *seen, c Config, seconds [][2]int) {
 	for _, cl := range f.clients {
 		s.bound += float64(cl.probes + cl.herd + c.Spare)
 	}
@@ -171,8 +170,11 @@ func (f *fleet) sum(s *seen, c Config, seconds [][2]int, share map[*sender][2]fl
 		}
 	}
 	var sum, squares, n float64
-	for _, x := range share {
-		part := x[0] / x[1]
+	for _, cl := range f.clients {
+		if cl.wanted == 0 {
+			continue
+		}
+		part := cl.accepted / cl.wanted
 		sum, squares, n = sum+part, squares+part*part, n+1
 	}
 	s.fairness = sum * sum / (n * squares)
@@ -198,7 +200,7 @@ func (cl *sender) send(now limit.Time, draw float64) (a Attempt, ok bool) {
 	return a, true
 }
 
-func (cl *sender) answered(e event) {
+func (cl *sender) answered(e *event) {
 	if cl.plain != nil {
 		cl.plain.answered(e.at, e.accepted)
 		return
