@@ -24,6 +24,16 @@ func TestExcerptsAreCutAroundThePlace(t *testing.T) {
 	}
 }
 
+func TestConcealedValuesStayConcealed(t *testing.T) {
+	d := &Document{Lines: []string{"{a: hidden, b: 1, c: 2}"}}
+	for _, column := range []int{5, 16} {
+		d.Conceal(&Node{Line: 1, Column: column})
+	}
+	if got, want := d.Excerpt(Fault{Line: 1, Column: 2}), "  1 | {a: *******************\n    |  ^"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestMaskedLinesKeepTheirColumns(t *testing.T) {
 	for line, want := range map[string]string{
 		"store: redis://ü:pé@h:1, x: y@z":  "store: ************************",
