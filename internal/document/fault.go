@@ -53,16 +53,22 @@ func (f Fault) Text() string {
 // Faults collect what is wrong with one document or several. The zero value is empty
 // and ready. They are not safe for concurrent use.
 type Faults struct {
-	list []Fault
+	list []kept
 	seen map[Fault]bool
 	more int
+}
+
+// kept is a fault, and what returns its excerpt when all of its document was read: what comes later in the line may have to
+// be concealed in it.
+type kept struct {
+	Fault
+	excerpt func() string
 }
 
 // Add records a fault, unless the same is there.
 func (f *Faults) Add(e Fault) { f.add(e, func() string { return e.Excerpt }) }
 
-// add records a fault with the excerpt that the function returns. It is not called for a fault that is not kept: a long line
-// would be read for each of its faults.
+// add records a fault with the excerpt that the function returns, which is called by Sorted.
 func (f *Faults) add(e Fault, excerpt func() string) {
 	e.Message = userinfo.ReplaceAllString(e.Message, "://...@")
 	// A value that others inherit, or that stands behind an alias, is met once for
@@ -79,8 +85,7 @@ func (f *Faults) add(e Fault, excerpt func() string) {
 		f.seen = make(map[Fault]bool)
 	}
 	f.seen[e] = true
-	e.Excerpt = excerpt()
-	f.list = append(f.list, e)
+	f.list = append(f.list, kept{e, excerpt})
 }
 
 // Count returns how many faults were added, those beyond [MaxFaults] included. It grows
@@ -97,7 +102,11 @@ func (f *Faults) Sorted() []Fault {
 			rank[e.File] = len(rank)
 		}
 	}
-	list := slices.Clone(f.list)
+	var list []Fault
+	for _, e := range f.list {
+		e.Fault.Excerpt = e.excerpt()
+		list = append(list, e.Fault)
+	}
 	slices.SortStableFunc(list, func(a, b Fault) int {
 		return cmp.Or(rank[a.File]-rank[b.File], a.Line-b.Line, a.Column-b.Column)
 	})
@@ -110,7 +119,7 @@ func (f *Faults) Sorted() []Fault {
 // secrets are what may be a password: all that stands behind the name of a value that has one, such as a store, what
 // stands before an @, what follows the scheme of a store, and parameters of that name.
 var secrets = regexp.MustCompile(`(?i)` +
-	`(?:^|[\s{,"'])(?:store|cluster|url|dsn|\w*(?:password|passwd|secret|token))["']?\s*[:=]\s*(\S.*)$` +
+	`(?:^|[\s{,"'])(?:store|cluster|url|dsn|redis|valkey|etcd|\w*(?:password|passwd|secret|token))["']?\s*[:=]\s*(\S.*)$` +
 	`|(?:redis|valkey|etcd)[a-z+]*:(?://)?(\S*)` +
 	`|\w[\w+.-]*://([^\s"']*)@` +
 	`|([^\s"'=,({\[]+)@` +
