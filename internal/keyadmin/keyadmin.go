@@ -304,15 +304,25 @@ func (k *Keys) Reset(ctx context.Context, key Key, by Change) (State, error) {
 // used returns what the key has used in the window of a grant. State.Used is at most the quota, which another member
 // that resets the key may have lowered by taking the grant back.
 func (k *Keys) used(ctx context.Context, c *counter, is State) (int64, error) {
-	if !grantable(c.Variant.Policy) || c.Limit.Sharing.Local() {
+	granted := k.mostGranted(c)
+	if !grantable(c.Variant.Policy) || c.Limit.Sharing.Local() || is.Remaining > 0 || granted > (exactCount-c.quota)/2 {
 		return is.Used, nil
 	}
 	charge := c.charge(0)
-	charge[0].Quota, charge[0].HasQuota = limit.MaxCount, true
+	charge[0].Quota, charge[0].HasQuota = c.quota+granted, true
 	if _, err := k.opts.Engine.Peek(ctx, charge); err != nil {
 		return 0, fmt.Errorf("keyadmin: %w", err)
 	}
-	return limit.MaxCount - charge[0].Verdict.Remaining, nil
+	return charge[0].Quota - charge[0].Verdict.Remaining, nil
+}
+
+// exactCount is the largest quota that each store counts exactly. Redis has the least.
+const exactCount = 1 << 50
+
+// mostGranted returns how much a key may be granted in one window.
+func (k *Keys) mostGranted(c *counter) int64 {
+	most := c.quota/100*k.opts.MaxGrant + c.quota%100*k.opts.MaxGrant/100
+	return max(0, min(most, limit.MaxCount-c.quota))
 }
 
 // Refund gives back n of what the key used, at most what it used. Reserved tokens are not used yet: they come back by
@@ -371,12 +381,9 @@ func (k *Keys) Grant(ctx context.Context, key Key, n int64, by Change) (State, e
 		if k.opts.Grants == nil || !grantable(p) || p.Align == limit.AlignFirstHit {
 			return 0, fmt.Errorf("keyadmin: %w: limit %.100q is no fixed window of the calendar or the clock without a ban: nothing can be granted for the rest of it; give back what was taken with a refund", ErrBadRequest, key.Limit)
 		}
-		quota := c.quota
-		most := quota/100*k.opts.MaxGrant + quota%100*k.opts.MaxGrant/100
-		most = max(0, min(most, limit.MaxCount-quota))
 		window := limit.NewFixedCounter(p)
 		_, until := window.Window(k.opts.Now())
-		if _, err := k.opts.Grants.add(ctx, c.grantKey(), n, most, until); err != nil {
+		if _, err := k.opts.Grants.add(ctx, c.grantKey(), n, k.mostGranted(c), until); err != nil {
 			return 0, err
 		}
 		k.opts.Engine.Granted(store.Charge{Counters: c.Counters, Key: c.key, Cost: n})

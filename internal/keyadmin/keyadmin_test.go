@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,11 +17,14 @@ import (
 	"github.com/stint-io/stint/internal/keyadmin"
 	"github.com/stint-io/stint/internal/observe"
 	"github.com/stint-io/stint/internal/records"
+	"github.com/stint-io/stint/internal/redistest"
 	"github.com/stint-io/stint/internal/seeding"
 	"github.com/stint-io/stint/limit"
 	"github.com/stint-io/stint/rules"
 	"github.com/stint-io/stint/store"
+	"github.com/stint-io/stint/store/durable"
 	"github.com/stint-io/stint/store/memory"
+	"github.com/stint-io/stint/store/redis"
 )
 
 const file = `
@@ -52,6 +56,12 @@ func (o *observed) Observe(e observe.Event) {
 
 func open(t *testing.T, rec store.Records) *desk {
 	t.Helper()
+	return openOn(t, memory.New(memory.Options{}), rec)
+}
+
+// openOn is open with counters in st, which is closed in the end.
+func openOn(t *testing.T, st store.Store, rec store.Records) *desk {
+	t.Helper()
 	set, err := rules.Parse("limits", []byte(file))
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +69,6 @@ func open(t *testing.T, rec store.Records) *desk {
 	if rec == nil {
 		rec = records.New(nil, 0)
 	}
-	st := memory.New(memory.Options{})
 	grants := keyadmin.NewGrants(rec, nil, nil)
 	d := &desk{T: t, store: st, records: rec, grants: grants, log: audit.New(rec, nil, 0)}
 	e, err := engine.New(st, set, engine.Options{Raise: grants.Raise, Observers: []observe.Observer{&d.seen}})
@@ -201,33 +210,57 @@ func TestWalkThrough(t *testing.T) {
 	}
 }
 
-// TestResetAfterGrantWasForgotten: a reset gives back all that was used, also what another member has granted and taken
-// back already, as one that resets the key at all members does.
+// TestResetAfterGrantWasForgotten: in each store a reset gives back all that was used, also what another member has granted
+// and taken back already, as one that resets the key at all members does.
 func TestResetAfterGrantWasForgotten(t *testing.T) {
-	for seed := range seeding.Draw(t, 50) {
-		rnd := rand.New(rand.NewPCG(seed, 4))
-		one := open(t, nil)
-		two := open(t, one.records)
-		granted := 1 + rnd.Int64N(100)
-		if _, err := one.keys.Grant(t.Context(), month, granted, jo); err != nil {
+	stores := map[string]func(t *testing.T, draw int) store.Store{
+		"memory": func(*testing.T, int) store.Store { return memory.New(memory.Options{}) },
+		"durable": func(t *testing.T, _ int) store.Store {
+			st, err := durable.Open(durable.Options{Path: filepath.Join(t.TempDir(), "counts.db")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		},
+	}
+	addr := redistest.Start(t).Addr()
+	stores["redis"] = func(t *testing.T, draw int) store.Store {
+		st, err := redis.New(redis.Options{Addrs: []string{addr}, Timeout: 5 * time.Second, Prefix: fmt.Sprintf("reset%d:", draw)})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := two.grants.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		n := 1 + rnd.Int64N(100+granted)
-		if r := two.take(n); !r.Allowed {
-			t.Fatalf("seed %d: %d of %d: %v", seed, n, 100+granted, r)
-		}
-		if _, err := one.keys.Reset(t.Context(), month, jo); err != nil {
-			t.Fatal(err)
-		}
-		if err := two.grants.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if s, err := two.keys.Reset(t.Context(), month, jo); err != nil || s.Changed != n || s.Used != 0 || s.Remaining != 100 {
-			t.Fatalf("seed %d: %d used, %d granted: %+v, %v", seed, n, granted, s, err)
-		}
+		return st
+	}
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			draw := 0
+			for seed := range seeding.Draw(t, 10) {
+				draw++
+				rnd := rand.New(rand.NewPCG(seed, 4))
+				one := openOn(t, memory.New(memory.Options{}), nil)
+				two := openOn(t, open(t, draw), one.records)
+				granted := 1 + rnd.Int64N(100)
+				if _, err := one.keys.Grant(t.Context(), month, granted, jo); err != nil {
+					t.Fatal(err)
+				}
+				if err := two.grants.Read(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				n := 1 + rnd.Int64N(100+granted)
+				if r := two.take(n); !r.Allowed {
+					t.Fatalf("seed %d: %d of %d: %v", seed, n, 100+granted, r)
+				}
+				if _, err := one.keys.Reset(t.Context(), month, jo); err != nil {
+					t.Fatal(err)
+				}
+				if err := two.grants.Read(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if s, err := two.keys.Reset(t.Context(), month, jo); err != nil || s.Changed != n || s.Used != 0 || s.Remaining != 100 {
+					t.Fatalf("seed %d: %d used, %d granted: %+v, %v", seed, n, granted, s, err)
+				}
+			}
+		})
 	}
 }
 
